@@ -1,0 +1,36 @@
+"""The scheduler's limits: one immutable value, swapped whole between two steps."""
+
+from dataclasses import dataclass, fields
+
+
+class LimitError(ValueError):
+    """A limit is out of its range, or two of them contradict each other. The message names the key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one step, and one request, may take at most. Names are the published ones (`[scheduler]`)."""
+
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 8192
+    max_num_prefill_tokens: int = 4096
+    max_model_len: int = 8192
+    max_output_len: int = 4096
+    prefill_chunk_size: int = 2048
+    kv_cache_utilization_limit: float = 0.85
+    waiting_timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) <= 0:
+                raise LimitError(f"{field.name} must be above zero, not {getattr(self, field.name)}")
+        if self.kv_cache_utilization_limit > 1:
+            raise LimitError(
+                f"kv_cache_utilization_limit is a share of the cache, at most 1, "
+                f"not {self.kv_cache_utilization_limit}"
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise LimitError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): every running sequence decodes one token in every step"
+            )

@@ -1,0 +1,103 @@
+"""One request inside the engine: its tokens, how far they are computed, and where they are cached."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class SequenceClass(Enum):
+    """Who waits for the answer. Offline work takes what interactive work leaves."""
+
+    INTERACTIVE = "interactive"
+    OFFLINE = "offline"
+
+
+class EndReason(Enum):
+    """Why a sequence that ran is over."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationParams:
+    """How to continue a prompt, and when to stop. `stop_token_ids` include the model's end-of-sequence ids."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Sequence:
+    """A prompt and its continuation. Times are seconds of the loop's monotonic clock.
+
+    There is no prefill state and no decode state: each step moves `num_computed_tokens` towards `num_tokens`,
+    and samples when it arrives there.
+    """
+
+    id: str
+    owner: object  # whom the loop's publisher sends the outcomes to; opaque here
+    tenant: str
+    sequence_class: SequenceClass
+    token_ids: list[int]
+    num_prompt_tokens: int
+    params: GenerationParams
+    arrived_at: float
+    deadline: float
+    num_computed_tokens: int = 0
+    num_prompt_tokens_computed: int = 0  # the furthest ever, so that recomputing is not counted twice
+    block_table: list[int] = field(default_factory=list)
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens whose keys and values are not in the cache yet; 1 while decoding."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def max_num_tokens(self) -> int:
+        """Length at which the sequence ends at the latest."""
+        return self.num_prompt_tokens + self.params.max_tokens
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether a person waits for it."""
+        return self.sequence_class is SequenceClass.INTERACTIVE
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only its newest token is left to compute."""
+        return self.num_uncomputed_tokens == 1 and self.num_output_tokens > 0
+
+    def advance(self, num_tokens: int) -> None:
+        """Counts `num_tokens` more as computed."""
+        self.num_computed_tokens += num_tokens
+        computed_prompt = min(self.num_computed_tokens, self.num_prompt_tokens)
+        self.num_prompt_tokens_computed = max(self.num_prompt_tokens_computed, computed_prompt)
+
+    def end_reason(self) -> EndReason | None:
+        """Why the newest token ends the sequence, if it does."""
+        may_stop = self.num_output_tokens >= self.params.min_tokens
+        if may_stop and self.token_ids[-1] in self.params.stop_token_ids:
+            return EndReason.STOP
+        if self.num_output_tokens >= self.params.max_tokens:
+            return EndReason.LENGTH
+        return None

@@ -1,0 +1,59 @@
+"""What one step computes, as data: the scheduler writes a plan, a runner answers with a result.
+
+A plan is self-contained and frozen, so that another thread, process or host could run it.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How a row's next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    banned_token_ids: tuple[int, ...] = ()
+    """Never sampled in this step (the end-of-sequence ids while `min_tokens` is not reached)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRow:
+    """One sequence's part of a step: compute `token_ids`, which stand at positions `start`, `start` + 1, ...
+
+    Keys and values go to the slots that `block_table` gives those positions: position p lies in block
+    `block_table[p // block_size]` at offset `p % block_size`. Attention sees positions 0 .. own position.
+    `sampling` is None while more of the prompt follows, so no token is sampled.
+    """
+
+    sequence_id: str
+    token_ids: tuple[int, ...]
+    start: int
+    block_table: tuple[int, ...]
+    sampling: SamplingParams | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """Rows of one step: decode rows (one token each) first, then prefill chunks."""
+
+    step_id: int
+    rows: tuple[PlannedRow, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed by the step, over all rows."""
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What a step brought: per sequence the tokens sampled (0..k, so that speculation fits).
+
+    `errors` holds sequences whose own part failed (a NaN row, say), with a sentence; others are unaffected.
+    """
+
+    step_id: int
+    sampled: dict[str, tuple[int, ...]]
+    errors: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,311 @@
+"""The wire between a gateway and an engine: every message, and nothing else.
+
+One WebSocket per gateway-engine pair carries msgpack frames. A frame is one message of the two unions below.
+Major versions must match; minor ones may differ, because unknown fields are ignored and new ones have defaults.
+
+    gateway -> engine   Hello, then GenerateRequest | Cancel | ReportQuery
+    engine  -> gateway  EngineDescription, then StepEvents | EngineStatus | Report; Goodbye before a refusal
+
+The engine takes and gives token ids; it knows no text.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+PROTOCOL_MAJOR: Final = 1
+PROTOCOL_MINOR: Final = 0
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # a tokenizer.json alone can exceed the library's default of 1 MiB
+PING_INTERVAL_SECONDS: Final = 1.0
+DEAD_AFTER_SECONDS: Final = 5.0
+
+
+class RequestClass(StrEnum):
+    """Who waits for the answer: a person, or a job that takes what capacity is left."""
+
+    INTERACTIVE = "interactive"
+    OFFLINE = "offline"
+
+
+class FinishReason(StrEnum):
+    """Why a sequence that ran stopped running."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+class AdmissionReason(StrEnum):
+    """Why a request was refused: a closed set, the same in responses, metrics, logs and pages."""
+
+    QUEUE_FULL = "queue_full"
+    KV_NEVER_FITS = "kv_never_fits"
+    CONTEXT_TOO_LONG = "context_too_long"
+    OUTPUT_TOO_LONG = "output_too_long"
+    DEADLINE_INFEASIBLE = "deadline_infeasible"
+    WAITING_TIMEOUT = "waiting_timeout"
+    DRAINING = "draining"
+    INVALID_REQUEST = "invalid_request"
+    ENGINE_UNHEALTHY = "engine_unhealthy"
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 switch a filter off.
+
+    `seed` fixes the draw of every position, whatever else runs in the same step.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request as the engine counted them: computed prompt, of it cached, and sampled output."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+# --- gateway -> engine -------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """First frame of a connection. `epoch` names one life of the gateway process: it never repeats.
+
+    An observer only reads statuses; its requests are refused, and it takes no share of the window.
+    """
+
+    major: int
+    minor: int
+    replica: str
+    epoch: int
+    observer: bool = False
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
+    """One prompt to continue. Durations are relative, so clocks need not agree.
+
+    `timeout_ms` is what is left of the request's whole time; `queued_ms` is what it has already waited in the
+    gateway, counted into its waiting time and time to first token.
+    """
+
+    id: str
+    trace_id: str
+    model: str
+    tenant: str
+    request_class: RequestClass
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    timeout_ms: int
+    epoch: int
+    queued_ms: int = 0
+    weight: float = 1.0
+    cache_namespace: bytes = b""
+    adapter: str | None = None
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """The request's answer is not wanted any more. Unknown ids are ignored: the answer may be on its way."""
+
+    id: str
+
+
+class ReportQuery(msgspec.Struct, frozen=True, tag="report_query"):
+    """Asks what the engine did for one life of a gateway, to settle what that life left open."""
+
+    replica: str
+    epoch: int
+
+
+GatewayMessage = Hello | GenerateRequest | Cancel | ReportQuery
+
+
+# --- engine -> gateway -------------------------------------------------------------------------------------
+
+
+class EngineLimits(msgspec.Struct, frozen=True):
+    """The scheduler's limits in force; `[scheduler]` of the settings under the same names."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_prefill_tokens: int
+    max_model_len: int
+    max_output_len: int
+    prefill_chunk_size: int
+    kv_cache_utilization_limit: float
+    waiting_timeout_ms: int
+
+
+class Window(msgspec.Struct, frozen=True):
+    """How many requests of each class this connection may have at the engine; the rest wait in the gateway."""
+
+    interactive: int
+    offline: int
+
+
+class EngineDescription(msgspec.Struct, frozen=True, tag="description"):
+    """What the engine serves: all a gateway needs to turn text into ids and back."""
+
+    major: int
+    minor: int
+    model: str
+    created: int
+    tokenizer_json: str
+    chat_template: str | None
+    bos_token: str | None
+    eos_token: str | None
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+    limits: EngineLimits
+    window: Window
+    dtype: str
+    device: str
+
+
+class TokenDelta(msgspec.Struct, frozen=True, tag="delta"):
+    """Tokens sampled for one request. Several steps' tokens may come in one delta when the reader is slow."""
+
+    id: str
+    token_ids: tuple[int, ...]
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The request ran and is over; its cache blocks are free."""
+
+    id: str
+    reason: FinishReason
+    usage: Usage
+    queue_wait_ms: float = 0.0
+    time_to_first_token_ms: float | None = None
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The request never ran. `detail` is a sentence for the person who sent it."""
+
+    id: str
+    reason: AdmissionReason
+    detail: str
+    retry_after_ms: int | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """Computing the request raised an error; others go on."""
+
+    id: str
+    error: str
+    usage: Usage
+
+
+SequenceEvent = TokenDelta | Finished | Refused | Failed
+
+
+class StepEvents(msgspec.Struct, frozen=True, tag="events"):
+    """All that happened to this connection's requests since the last frame, in order."""
+
+    step: int
+    events: tuple[SequenceEvent, ...]
+
+
+class SloRow(msgspec.Struct, frozen=True):
+    """One key of `[slo]`: its target, its value in the last 10-second window and over five minutes.
+
+    None means that there was nothing to measure.
+    """
+
+    name: str
+    target: float
+    now: float | None
+    five_minutes: float | None
+    minutes_in_breach: int
+
+
+class ClassCounts(msgspec.Struct, frozen=True):
+    """Requests of one class inside the engine."""
+
+    running: int
+    waiting: int
+
+
+class EngineStatus(msgspec.Struct, frozen=True, tag="status"):
+    """Sent every second: health as forward progress, load, and the figures operators look at."""
+
+    model: str
+    step: int
+    healthy: bool
+    draining: bool
+    uptime_seconds: float
+    interactive: ClassCounts
+    offline: ClassCounts
+    kv_blocks_total: int
+    kv_blocks_used: int
+    kv_blocks_cached: int
+    kv_blocks_free: int
+    prompt_tokens_per_second: float
+    generated_tokens_per_second: float
+    slo: tuple[SloRow, ...]
+    limits: EngineLimits
+    window: Window
+
+
+class RequestRecord(msgspec.Struct, frozen=True):
+    """What the engine did for one ended request of a gateway's life."""
+
+    id: str
+    usage: Usage
+
+
+class Report(msgspec.Struct, frozen=True, tag="report"):
+    """Answer to a ReportQuery: every ended request of that life that the engine still remembers."""
+
+    replica: str
+    epoch: int
+    records: tuple[RequestRecord, ...]
+
+
+class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
+    """Why the engine closes this connection, in a sentence."""
+
+    reason: str
+
+
+EngineMessage = EngineDescription | StepEvents | EngineStatus | Report | Goodbye
+
+
+class ProtocolError(Exception):
+    """The peer sent a frame that is no message of this protocol."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_gateway_decoder = msgspec.msgpack.Decoder(GatewayMessage)
+_engine_decoder = msgspec.msgpack.Decoder(EngineMessage)
+
+
+def encode(message: GatewayMessage | EngineMessage) -> bytes:
+    """One frame holding `message`."""
+    return _encoder.encode(message)
+
+
+def decode_from_gateway(frame: bytes) -> GatewayMessage:
+    """The message that a gateway sent; raises ProtocolError."""
+    try:
+        return _gateway_decoder.decode(frame)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"not a gateway's message: {error}") from error
+
+
+def decode_from_engine(frame: bytes) -> EngineMessage:
+    """The message that an engine sent; raises ProtocolError."""
+    try:
+        return _engine_decoder.decode(frame)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"not an engine's message: {error}") from error

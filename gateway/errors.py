@@ -1,0 +1,139 @@
+"""Every error a caller of the gateway can get, named by what the caller may do about it.
+
+    GatewayError
+    ├── InvalidRequest          400  mend the request (`param` names the culprit)
+    │   └── ContextLengthExceeded
+    ├── InvalidApiKey           401  use a valid key
+    ├── NotFound                404  name a thing that exists
+    ├── RequestTooLarge         413  send less
+    ├── LimitReached            429  wait, or ask for a higher limit
+    ├── ServerOverloaded        503  try again
+    ├── StoreUnavailable        503  try again
+    ├── DeadlineExceeded        504  give it more time
+    └── InternalError           500  give up; quote the request id
+
+One place (`gateway/api/error_response.py`) turns them into HTTP.
+"""
+
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """A foreseeable failure: its message is one sentence for the person who sent the request."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_seconds: float | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_seconds = retry_after_seconds
+        self.should_retry = should_retry
+
+
+class InvalidRequest(GatewayError):
+    """The body or a header cannot be used."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt and output together are longer than the model's context."""
+
+    def __init__(self, message: str, *, param: str) -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+
+
+class InvalidApiKey(GatewayError):
+    """The store knows no such key, or knows that it was revoked or has expired."""
+
+    status = 401
+    type = "invalid_request_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="invalid_api_key")
+
+
+class NotFound(GatewayError):
+    """What the request names does not exist, or not for this caller."""
+
+    status = 404
+    type = "invalid_request_error"
+
+
+class RequestTooLarge(GatewayError):
+    """The body is over the size cap."""
+
+    status = 413
+    type = "invalid_request_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="request_too_large")
+
+
+class LimitReached(GatewayError):
+    """A limit of the tenant is used up; nothing was counted."""
+
+    status = 429
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit_type: str,
+        code: str,
+        retry_after_seconds: float | None,
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(
+            message, code=code, retry_after_seconds=retry_after_seconds, should_retry=should_retry
+        )
+        self.limit_type = limit_type  # "tokens" or "requests": the wire's `type` of this error
+
+
+class ServerOverloaded(GatewayError):
+    """No engine can take the request now."""
+
+    status = 503
+    type = "service_unavailable_error"
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(message, code="server_is_overloaded", retry_after_seconds=retry_after_seconds)
+
+
+class StoreUnavailable(GatewayError):
+    """The database does not answer, so the request cannot be checked or counted."""
+
+    status = 503
+    type = "service_unavailable_error"
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 2.0) -> None:
+        super().__init__(message, code="store_unavailable", retry_after_seconds=retry_after_seconds)
+
+
+class DeadlineExceeded(GatewayError):
+    """The request's time ran out before its answer was whole."""
+
+    status = 504
+    type = "timeout_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="request_timeout", should_retry=False)
+
+
+class InternalError(GatewayError):
+    """Something failed that should not have."""
+
+    status = 500
+    type = "server_error"
