@@ -1,7 +1,7 @@
 """The wire between a gateway and an engine: every message, and nothing else.
 
 One WebSocket per gateway-engine pair carries msgpack frames. A frame is one message of the two unions below.
-Major versions must match; minor ones may differ, because unknown fields are ignored and new ones have defaults.
+Major versions must match; minor ones may differ: unknown fields are ignored and new ones have defaults.
 
     gateway -> engine   Hello, then GenerateRequest | Cancel | ReportQuery
     engine  -> gateway  EngineDescription, then StepEvents | EngineStatus | Report; Goodbye before a refusal
@@ -147,7 +147,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """How many requests of each class this connection may have at the engine; the rest wait in the gateway."""
+    """How many requests of each class a connection may have at the engine; the rest wait in the gateway."""
 
     interactive: int
     offline: int

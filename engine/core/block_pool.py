@@ -45,7 +45,7 @@ class BlockPool:
                 self._free.append(block)
 
     def check_integrity(self, tables: Iterable[list[int]]) -> None:
-        """Raises AssertionError unless the counts are exactly what `tables` hold. For tests and idle moments."""
+        """Raises AssertionError unless the counts are what `tables` hold. For tests and idle moments."""
         held = [0] * self.num_blocks
         for table in tables:
             for block in table:

@@ -7,7 +7,7 @@ from engine.core.sequence import Sequence
 
 
 class KvCache:
-    """Grows and releases block tables. Position p of a sequence lies in block `block_table[p // block_size]`."""
+    """Grows and releases block tables: position p of a sequence lies in `block_table[p // block_size]`."""
 
     def __init__(self, *, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size

@@ -22,7 +22,10 @@ class EndReason(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams:
-    """How to continue a prompt, and when to stop. `stop_token_ids` include the model's end-of-sequence ids."""
+    """How to continue a prompt, and when to stop. `stop_token_ids` include the model's end-of-sequence ids.
+
+    Before `min_tokens` tokens of output no stop token is sampled.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -95,8 +98,7 @@ class Sequence:
 
     def end_reason(self) -> EndReason | None:
         """Why the newest token ends the sequence, if it does."""
-        may_stop = self.num_output_tokens >= self.params.min_tokens
-        if may_stop and self.token_ids[-1] in self.params.stop_token_ids:
+        if self.token_ids[-1] in self.params.stop_token_ids:
             return EndReason.STOP
         if self.num_output_tokens >= self.params.max_tokens:
             return EndReason.LENGTH

@@ -1,0 +1,41 @@
+"""May a request be taken at all? Asked once, when it is submitted; pure."""
+
+from engine.core.kv_cache import KvCache
+from engine.core.limits import Limits
+from engine.core.outcome import Refusal, RefusalReason
+from engine.core.sequence import Sequence
+
+
+def usable_blocks(kv_cache: KvCache, limits: Limits) -> int:
+    """Blocks that admission may fill; growth of what runs may use the rest."""
+    return int(kv_cache.num_blocks * limits.kv_cache_utilization_limit)
+
+
+def refusal(sequence: Sequence, *, limits: Limits, kv_cache: KvCache, vocab_size: int) -> Refusal | None:
+    """Why `sequence` can never run under these limits, or None when it can."""
+    prompt, output = sequence.num_prompt_tokens, sequence.params.max_tokens
+    if prompt == 0:
+        return Refusal(RefusalReason.INVALID_REQUEST, "the prompt is empty")
+    if output < 1:
+        return Refusal(RefusalReason.INVALID_REQUEST, f"max_tokens must be at least 1, not {output}")
+    if not 0 <= min(sequence.token_ids) <= max(sequence.token_ids) < vocab_size:
+        return Refusal(RefusalReason.INVALID_REQUEST, f"prompt token ids must lie in 0 .. {vocab_size - 1}")
+    if output > limits.max_output_len:
+        return Refusal(
+            RefusalReason.OUTPUT_TOO_LONG,
+            f"{output} output tokens are asked for; this engine gives at most {limits.max_output_len}",
+        )
+    if prompt + output > limits.max_model_len:
+        return Refusal(
+            RefusalReason.CONTEXT_TOO_LONG,
+            f"{prompt} prompt tokens and {output} output tokens are more than the context of "
+            f"{limits.max_model_len} tokens",
+        )
+    needed, usable = kv_cache.blocks_for(prompt + output), usable_blocks(kv_cache, limits)
+    if needed > usable:
+        return Refusal(
+            RefusalReason.KV_NEVER_FITS,
+            f"{prompt} prompt tokens and {output} output tokens need {needed} cache blocks; "
+            f"one request may have {usable}",
+        )
+    return None
