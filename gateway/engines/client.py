@@ -1,0 +1,313 @@
+"""One engine: a WebSocket kept up with back-off, the requests it holds, and what it last said of itself.
+
+It knows the wire and no text, no tenants' limits and no HTTP. It retries connections, never requests.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, assert_never
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from engine.protocol import (
+    DEAD_AFTER_SECONDS,
+    MAX_FRAME_BYTES,
+    PING_INTERVAL_SECONDS,
+    PROTOCOL_MAJOR,
+    PROTOCOL_MINOR,
+    Cancel,
+    EngineDescription,
+    EngineMessage,
+    EngineStatus,
+    GatewayMessage,
+    GenerateRequest,
+    Goodbye,
+    Hello,
+    ProtocolError,
+    Report,
+    ReportQuery,
+    RequestClass,
+    SequenceEvent,
+    StepEvents,
+    TokenDelta,
+    Window,
+    decode_from_engine,
+    encode,
+)
+from gateway.engines.stream import EngineLost, EngineStream
+
+logger = logging.getLogger(__name__)
+
+FIRST_DELAY_SECONDS: Final = 0.1
+LONGEST_DELAY_SECONDS: Final = 2.0
+DESCRIPTION_TIMEOUT_SECONDS: Final = 30.0
+
+
+class EngineUnreachableError(Exception):
+    """The engine is not connected, or was lost while it was asked."""
+
+
+class EngineIncompatibleError(Exception):
+    """The peer speaks another major version, or serves something this gateway cannot turn into text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineAddress:
+    """Where one engine listens. `host` takes the place of a host name that stands for several addresses."""
+
+    url: str
+    host: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How logs and pages call this engine."""
+        return self.url if self.host is None else f"{self.url} ({self.host})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Who connects: `epoch` names one life of this process and never repeats."""
+
+    replica: str
+    epoch: int
+    shared_secret: str
+
+
+async def _accept_any(_: EngineDescription) -> None:
+    return None
+
+
+def _ignore(*_: object) -> None:
+    return None
+
+
+class EngineClient:
+    """The connection to one engine. Call `start` once; `stop` ends it and every stream it carries.
+
+    `on_description` is awaited before the engine counts as connected, and may raise EngineIncompatibleError.
+    `on_status` gets every EngineStatus. `on_change` is called whenever there may be more, or less, room.
+    """
+
+    def __init__(
+        self,
+        address: EngineAddress,
+        identity: Identity,
+        *,
+        on_description: Callable[[EngineDescription], Awaitable[None]] = _accept_any,
+        on_status: Callable[[EngineStatus], None] = _ignore,
+        on_change: Callable[[], None] = _ignore,
+    ) -> None:
+        self.address = address
+        self.connected = False
+        self.description: EngineDescription | None = None
+        self.status: EngineStatus | None = None
+        self._identity = identity
+        self._on_description = on_description
+        self._on_status = on_status
+        self._on_change = on_change
+        self._window = Window(interactive=0, offline=0)
+        self._streams: dict[str, EngineStream] = {}
+        self._num_open = dict.fromkeys(RequestClass, 0)
+        self._reports: dict[tuple[str, int], asyncio.Future[Report]] = {}
+        self._outbox: asyncio.Queue[GatewayMessage] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    # --- life --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to connect, and to connect again whenever the connection is lost."""
+        assert self._task is None
+        self._task = asyncio.create_task(self._run(), name=f"engine {self.address.name}")
+
+    async def stop(self) -> None:
+        """Closes the connection. Open streams get EngineLost."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        delay = FIRST_DELAY_SECONDS
+        while True:
+            was_connected, reason = await self._connect_once()
+            if was_connected:
+                delay = FIRST_DELAY_SECONDS
+            level = logging.WARNING if was_connected or delay == FIRST_DELAY_SECONDS else logging.DEBUG
+            logger.log(level, "engine %s is not connected: %s", self.address.name, reason)
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
+            delay = min(delay * 2, LONGEST_DELAY_SECONDS)
+
+    async def _connect_once(self) -> tuple[bool, str]:
+        """One connection from its beginning to its end: whether it ever served, and why it ended."""
+        reason = "the connection was closed"
+        was_connected = False
+        try:
+            async with self._open() as connection:
+                await self._greet(connection)
+                was_connected = True
+                await self._converse(connection)
+        except (OSError, WebSocketException, ProtocolError, EngineIncompatibleError) as error:
+            reason = str(error) or type(error).__name__
+        finally:
+            self._lose()
+        return was_connected, reason
+
+    def _open(self) -> connect:
+        return connect(
+            self.address.url,
+            host=self.address.host or urlsplit(self.address.url).hostname,
+            additional_headers={"Authorization": f"Bearer {self._identity.shared_secret}"},
+            max_size=MAX_FRAME_BYTES,
+            ping_interval=PING_INTERVAL_SECONDS,
+            ping_timeout=DEAD_AFTER_SECONDS - PING_INTERVAL_SECONDS,
+            close_timeout=1.0,
+            compression=None,  # token ids on a local network: deflating costs more than it saves
+            proxy=None,
+        )
+
+    async def _greet(self, connection: ClientConnection) -> None:
+        identity = self._identity
+        hello = Hello(
+            major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR, replica=identity.replica, epoch=identity.epoch
+        )
+        await connection.send(encode(hello))
+        async with asyncio.timeout(DESCRIPTION_TIMEOUT_SECONDS):
+            description = _as_description(decode_from_engine(_binary(await connection.recv())))
+        await self._on_description(description)
+        self.description = description
+        self._window = description.window
+        self.connected = True
+        logger.info("engine %s is connected and serves %s", self.address.name, description.model)
+        self._on_change()
+
+    async def _converse(self, connection: ClientConnection) -> None:
+        writer = asyncio.create_task(self._write(connection))
+        try:
+            async for frame in connection:
+                self._receive(decode_from_engine(_binary(frame)))
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(self, connection: ClientConnection) -> None:
+        while True:
+            message = await self._outbox.get()
+            with contextlib.suppress(WebSocketException):  # the reader notices a lost connection
+                await connection.send(encode(message))
+
+    def _lose(self) -> None:
+        self.connected = False
+        self.status = None
+        self._outbox = asyncio.Queue()
+        self._num_open = dict.fromkeys(RequestClass, 0)
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.push(EngineLost())
+        reports, self._reports = self._reports, {}
+        for report in reports.values():
+            if not report.done():
+                report.set_exception(EngineUnreachableError(self.address.name))
+        self._on_change()
+
+    # --- requests ----------------------------------------------------------------------------------------
+
+    @property
+    def num_open(self) -> int:
+        """Requests of ours that this engine has and has not ended."""
+        return len(self._streams)
+
+    def room(self, request_class: RequestClass) -> int:
+        """How many more requests of a class the engine takes from us now; 0 unless it can make progress."""
+        if not self.connected or (
+            self.status is not None and (self.status.draining or not self.status.healthy)
+        ):
+            return 0
+        granted = (
+            self._window.interactive if request_class is RequestClass.INTERACTIVE else self._window.offline
+        )
+        return max(0, granted - self._num_open[request_class])
+
+    def submit(self, request: GenerateRequest) -> EngineStream:
+        """Hands a request over without waiting. Raises EngineUnreachableError; nothing was sent then."""
+        if not self.connected:
+            raise EngineUnreachableError(self.address.name)
+        assert request.id not in self._streams, f"{request.id} is at this engine already"
+        stream = EngineStream(request)
+        self._streams[request.id] = stream
+        self._num_open[request.request_class] += 1
+        self._outbox.put_nowait(request)
+        return stream
+
+    def cancel(self, request_id: str) -> None:
+        """Asks the engine to end a request; its stream still gets its last event. Unknown ids are ignored."""
+        if request_id in self._streams:
+            self._outbox.put_nowait(Cancel(request_id))
+
+    async def report(self, *, replica: str, epoch: int) -> Report:
+        """What the engine did for one life of a gateway. Raises EngineUnreachableError."""
+        if not self.connected:
+            raise EngineUnreachableError(self.address.name)
+        key = (replica, epoch)
+        if key not in self._reports:
+            self._reports[key] = asyncio.get_running_loop().create_future()
+            self._outbox.put_nowait(ReportQuery(replica=replica, epoch=epoch))
+        return await asyncio.shield(self._reports[key])
+
+    # --- what the engine says ----------------------------------------------------------------------------
+
+    def _receive(self, message: EngineMessage) -> None:
+        match message:
+            case StepEvents():
+                for event in message.events:
+                    self._deliver(event)
+            case EngineStatus():
+                self.status = message
+                self._window = message.window
+                self._on_status(message)
+                self._on_change()
+            case Report():
+                self._answer(message)
+            case EngineDescription():
+                raise ProtocolError("a second description on one connection")
+            case Goodbye():
+                raise ProtocolError(f"the engine closes the connection: {message.reason}")
+            case _:
+                assert_never(message)
+
+    def _deliver(self, event: SequenceEvent) -> None:
+        if isinstance(event, TokenDelta):
+            if (stream := self._streams.get(event.id)) is not None:
+                stream.push(event)
+        elif (stream := self._streams.pop(event.id, None)) is not None:
+            self._num_open[stream.request.request_class] -= 1
+            stream.push(event)
+            self._on_change()
+
+    def _answer(self, report: Report) -> None:
+        waiter = self._reports.pop((report.replica, report.epoch), None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(report)
+
+
+def _binary(frame: str | bytes) -> bytes:
+    if isinstance(frame, str):
+        raise ProtocolError("a text frame; every message is binary")
+    return frame
+
+
+def _as_description(message: EngineMessage) -> EngineDescription:
+    if isinstance(message, Goodbye):
+        raise EngineIncompatibleError(message.reason)
+    if not isinstance(message, EngineDescription):
+        raise ProtocolError("the first frame of an engine must be its description")
+    if message.major != PROTOCOL_MAJOR:
+        raise EngineIncompatibleError(
+            f"it speaks protocol version {message.major}, this gateway speaks {PROTOCOL_MAJOR}"
+        )
+    return message

@@ -1,0 +1,88 @@
+"""Which engines there are: configured addresses, each host name expanded to every address behind it.
+
+It holds one EngineClient per address and picks the one with most room. It knows no queue and no request.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from engine.protocol import RequestClass
+from gateway.engines.client import EngineAddress, EngineClient
+
+logger = logging.getLogger(__name__)
+
+LOOK_UP_EVERY_SECONDS: Final = 5.0
+
+
+class EngineDirectory:
+    """The engines of this gateway. `make_client` builds a client for an address; it is started here."""
+
+    def __init__(self, urls: Iterable[str], make_client: Callable[[EngineAddress], EngineClient]) -> None:
+        self._urls = tuple(urls)
+        self._make_client = make_client
+        self._clients: dict[EngineAddress, EngineClient] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def clients(self) -> tuple[EngineClient, ...]:
+        """Every engine known, connected or not."""
+        return tuple(self._clients.values())
+
+    async def start(self) -> None:
+        """Begins to connect to every address, and to follow the addresses behind host names."""
+        await self._look_up()
+        self._task = asyncio.create_task(self._follow(), name="engine directory")
+
+    async def stop(self) -> None:
+        """Closes every connection."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*(client.stop() for client in self._clients.values()))
+
+    def serving(self, model: str) -> list[EngineClient]:
+        """The connected engines that serve a model."""
+        return [
+            client
+            for client in self._clients.values()
+            if client.connected and client.description is not None and client.description.model == model
+        ]
+
+    def with_room(self, model: str, request_class: RequestClass) -> EngineClient | None:
+        """The engine that takes most more requests of this class, or None when all are full."""
+        best = max(self.serving(model), key=lambda client: client.room(request_class), default=None)
+        return best if best is not None and best.room(request_class) > 0 else None
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_UP_EVERY_SECONDS)
+            await self._look_up()
+
+    async def _look_up(self) -> None:
+        found = [await self._expand(url) for url in self._urls]
+        wanted = {address for addresses in found for address in addresses}
+        for address in wanted - self._clients.keys():
+            client = self._clients[address] = self._make_client(address)
+            client.start()
+        for address in self._clients.keys() - wanted:
+            await self._clients.pop(address).stop()
+
+    async def _expand(self, url: str) -> list[EngineAddress]:
+        """An address per IP behind the URL's host; what is known already while the name service is away."""
+        parts = urlsplit(url)
+        loop = asyncio.get_running_loop()
+        try:
+            answers = await loop.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            logger.warning("cannot look up %s: %s", parts.hostname, error)
+            return [address for address in self._clients if address.url == url]
+        hosts = sorted({str(answer[4][0]) for answer in answers})
+        return [_address(url, host, alone=len(hosts) == 1) for host in hosts]
+
+
+def _address(url: str, host: str, *, alone: bool) -> EngineAddress:
+    return EngineAddress(url=url) if alone else EngineAddress(url=url, host=host)
