@@ -15,6 +15,7 @@ from engine.protocol import (
     Sampling,
     Window,
 )
+from gateway.text.token_bytes import byte_level_alphabet
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
@@ -22,13 +23,6 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-
-
-def byte_level_alphabet() -> list[str]:
-    """The printable character that stands for each of the 256 bytes, in the order of the bytes."""
-    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    moved = iter(range(256, 256 + 256))
-    return [chr(byte) if byte in kept else chr(next(moved)) for byte in range(256)]
 
 
 def byte_level_tokenizer_json() -> str:
