@@ -29,10 +29,15 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Tokens that a step brought for a running sequence."""
+    """Tokens that a step brought for a running sequence, and how long it had waited for them.
+
+    `waited_seconds` counts from the sequence's arrival for its first token, from the token before for others.
+    """
 
     sequence: Sequence
     token_ids: tuple[int, ...]
+    waited_seconds: float
+    is_first: bool
 
 
 @dataclass(frozen=True)

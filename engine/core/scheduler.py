@@ -157,17 +157,14 @@ class Scheduler:
     def _take_tokens(self, sequence: Sequence, token_ids: tuple[int, ...], now: float) -> list[Outcome]:
         if not token_ids:
             return []
-        if sequence.first_token_at is None:
+        is_first = sequence.num_output_tokens == 0
+        waited_seconds = now - sequence.waiting_for_token_since
+        kept, reason = _append_until_end(sequence, token_ids)
+        if is_first:
             sequence.first_token_at = now
-        sequence.last_token_at = now
-        kept: list[int] = []
-        for token_id in token_ids:
-            sequence.token_ids.append(token_id)
-            kept.append(token_id)
-            reason = sequence.end_reason()
-            if reason is not None:
-                return [Sampled(sequence, tuple(kept)), self._end(sequence, reason)]
-        return [Sampled(sequence, tuple(kept))]
+        sequence.waiting_for_token_since = now
+        sampled = Sampled(sequence, kept, waited_seconds, is_first)
+        return [sampled] if reason is None else [sampled, self._end(sequence, reason)]
 
     # --- memory ----------------------------------------------------------------------------------------
 
@@ -259,6 +256,18 @@ class Scheduler:
             return
         self._running.remove(sequence)
         self.kv_cache.release(sequence)
+
+
+def _append_until_end(
+    sequence: Sequence, token_ids: tuple[int, ...]
+) -> tuple[tuple[int, ...], EndReason | None]:
+    """Appends tokens up to the one that ends the sequence, if one does: what was kept, and why it ended."""
+    for count, token_id in enumerate(token_ids, start=1):
+        sequence.token_ids.append(token_id)
+        reason = sequence.end_reason()
+        if reason is not None:
+            return token_ids[:count], reason
+    return token_ids, None
 
 
 def _sampling(sequence: Sequence) -> SamplingParams:

@@ -45,6 +45,7 @@ class Sequence:
     """
 
     id: str
+    trace_id: str
     owner: object  # whom the loop's publisher sends the outcomes to; opaque here
     tenant: str
     sequence_class: SequenceClass
@@ -58,7 +59,10 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     scheduled_at: float | None = None
     first_token_at: float | None = None
-    last_token_at: float | None = None
+    waiting_for_token_since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waiting_for_token_since = self.arrived_at
 
     @property
     def num_tokens(self) -> int:

@@ -3,6 +3,7 @@
 A plan is self-contained and frozen, so that another thread, process or host could run it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -55,5 +56,5 @@ class StepResult:
     """
 
     step_id: int
-    sampled: dict[str, tuple[int, ...]]
-    errors: dict[str, str] = field(default_factory=dict)
+    sampled: Mapping[str, tuple[int, ...]]
+    errors: Mapping[str, str] = field(default_factory=dict)

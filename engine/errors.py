@@ -1,0 +1,18 @@
+"""Every error of the engine process that has a foreseeable cause; its message is one line for a person.
+
+EngineError
+├── SettingsError    a setting is wrong: mend the file or the environment
+└── ModelError       the model cannot be served: choose another, or mend its files
+"""
+
+
+class EngineError(Exception):
+    """The engine cannot start or go on, for a reason that the message tells."""
+
+
+class SettingsError(EngineError):
+    """A setting has a wrong value; the message names the key."""
+
+
+class ModelError(EngineError):
+    """The model's files are missing, damaged or of a kind that is not supported."""

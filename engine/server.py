@@ -1,0 +1,360 @@
+"""The engine's door: WebSocket connections of gateways, and health and metrics over HTTP on the same port.
+
+Turns frames into the loop's commands and the loop's outcomes into frames. Knows no tensors.
+"""
+
+import asyncio
+import hmac
+import logging
+import socket
+import time
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from prometheus_client import CollectorRegistry, generate_latest
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from engine import protocol, translation
+from engine.core.limits import Limits
+from engine.core.outcome import Outcome
+from engine.core.sequence import SequenceClass
+from engine.ledger import Ledger
+from engine.loop import EngineLoop
+from engine.outbox import Outbox
+
+logger = logging.getLogger(__name__)
+
+STATUS_SECONDS = 1.0
+HELLO_SECONDS = 5.0
+REPORT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """What a gateway has to know of the model; the constant part of the wire's EngineDescription."""
+
+    model: str
+    created: int
+    tokenizer_json: str
+    chat_template: str | None
+    bos_token: str | None
+    eos_token: str | None
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+    dtype: str
+    device: str
+
+
+class Connection:
+    """One gateway (or observer) that said hello."""
+
+    def __init__(self, hello: protocol.Hello) -> None:
+        self.hello = hello
+        self.outbox = Outbox()
+        self.num_live = 0  # requests that are not over
+        self.is_idle = asyncio.Event()
+        self.is_idle.set()
+
+    def add_request(self) -> None:
+        """One more request of this connection is live."""
+        self.num_live += 1
+        self.is_idle.clear()
+
+    def end_request(self) -> None:
+        """One of them is over."""
+        self.num_live -= 1
+        if self.num_live == 0:
+            self.is_idle.set()
+
+
+class EngineServer:
+    """Serves one loop to many gateways."""
+
+    def __init__(
+        self,
+        *,
+        description: ModelDescription,
+        limits: Limits,
+        shared_secret: str,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._description = description
+        self._limits = limits
+        self._authorization = f"Bearer {shared_secret}".encode()
+        self._registry = registry
+        self._connections: set[Connection] = set()
+        self._leaving: set[Connection] = set()  # closed, but their requests are not all over yet
+        self._ledger = Ledger()
+        self._started_at = time.monotonic()
+        self._is_draining = False
+        self._loop: EngineLoop | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._server: Server | None = None
+        self._status_task: asyncio.Task[None] | None = None
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    async def start(self, loop: EngineLoop, listener: socket.socket) -> None:
+        """Begins to serve `loop` on a bound socket."""
+        self._loop = loop
+        self._event_loop = asyncio.get_running_loop()
+        self._server = await serve(
+            self._handle,
+            sock=listener,
+            process_request=self._answer_http,
+            compression=None,  # token ids on a local link: compressing costs more than it saves
+            max_size=protocol.MAX_FRAME_BYTES,
+            ping_interval=protocol.PING_INTERVAL_SECONDS,
+            ping_timeout=protocol.DEAD_AFTER_SECONDS,
+        )
+        self._status_task = asyncio.create_task(self._tell_status())
+
+    async def drain(self, seconds: float) -> None:
+        """Refuses what comes new and waits, at most `seconds`, until nothing runs."""
+        self._is_draining = True
+        self._engine_loop.drain()
+        waiting = [connection.is_idle.wait() for connection in self._connections | self._leaving]
+        try:
+            await asyncio.wait_for(asyncio.gather(*waiting), seconds)
+        except TimeoutError:
+            logger.warning("stopping with requests still running", extra={"drain_seconds": seconds})
+
+    async def stop(self) -> None:
+        """Closes every connection and the port."""
+        if self._status_task is not None:
+            self._status_task.cancel()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    # --- the loop's thread -----------------------------------------------------------------------------
+
+    def publish(self, step: int, outcomes: list[Outcome]) -> None:
+        """Takes what a step brought; called on the loop's thread and returns at once."""
+        assert self._event_loop is not None
+        self._event_loop.call_soon_threadsafe(self._deliver, step, outcomes)
+
+    # --- the event loop --------------------------------------------------------------------------------
+
+    def _deliver(self, step: int, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            connection = outcome.sequence.owner
+            assert isinstance(connection, Connection)
+            if connection in self._connections:
+                connection.outbox.add_event(step, translation.event_of(outcome))
+            if translation.is_last(outcome):
+                self._close_account(connection, outcome)
+                connection.end_request()
+
+    def _close_account(self, connection: Connection, outcome: Outcome) -> None:
+        sequence, usage = outcome.sequence, translation.usage_of(outcome.sequence)
+        self._ledger.add(connection.hello.epoch, protocol.RequestRecord(id=sequence.id, usage=usage))
+        logger.info(
+            "request over",
+            extra={
+                "request_id": sequence.id,
+                "trace_id": sequence.trace_id,
+                "tenant": sequence.tenant,
+                "end": translation.end_of(outcome),
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+            },
+        )
+
+    async def _handle(self, websocket: ServerConnection) -> None:
+        hello = await self._hello(websocket)
+        if hello is None:
+            return
+        connection = Connection(hello)
+        self._connections.add(connection)
+        logger.info("gateway connected", extra={"replica": hello.replica, "epoch": hello.epoch})
+        sender = asyncio.create_task(self._send(websocket, connection))
+        try:
+            await self._receive(websocket, connection)
+        finally:
+            sender.cancel()
+            await self._leave(connection)
+
+    async def _leave(self, connection: Connection) -> None:
+        """Ends everything a lost connection carried, and stays until it is over."""
+        hello = connection.hello
+        logger.info("gateway left", extra={"replica": hello.replica, "cancelled": connection.num_live})
+        self._connections.discard(connection)
+        self._leaving.add(connection)
+        self._engine_loop.disown(connection)
+        await connection.is_idle.wait()
+        self._leaving.discard(connection)
+
+    async def _hello(self, websocket: ServerConnection) -> protocol.Hello | None:
+        """The first frame, answered with the description; a stranger is told why and left."""
+        try:
+            frame = await asyncio.wait_for(websocket.recv(), HELLO_SECONDS)
+            hello = protocol.decode_from_gateway(frame if isinstance(frame, bytes) else frame.encode())
+        except (TimeoutError, ConnectionClosed, protocol.ProtocolError) as error:
+            logger.warning("a connection did not say hello", extra={"error": str(error)})
+            return None
+        if not isinstance(hello, protocol.Hello) or hello.major != protocol.PROTOCOL_MAJOR:
+            reason = f"this engine speaks protocol {protocol.PROTOCOL_MAJOR}.{protocol.PROTOCOL_MINOR}"
+            await websocket.send(protocol.encode(protocol.Goodbye(reason=reason)))
+            return None
+        await websocket.send(protocol.encode(self._engine_description()))
+        return hello
+
+    async def _receive(self, websocket: ServerConnection, connection: Connection) -> None:
+        try:
+            async for frame in websocket:
+                message = protocol.decode_from_gateway(frame if isinstance(frame, bytes) else frame.encode())
+                self._obey(connection, message)
+        except protocol.ProtocolError as error:
+            await websocket.send(protocol.encode(protocol.Goodbye(reason=str(error))))
+        except ConnectionClosed:
+            pass  # the handler's end deals with it
+
+    def _obey(self, connection: Connection, message: protocol.GatewayMessage) -> None:
+        match message:
+            case protocol.GenerateRequest():
+                self._generate(connection, message)
+            case protocol.Cancel(id):
+                self._engine_loop.cancel(id)
+            case protocol.ReportQuery():
+                self._report(connection, message)
+            case protocol.Hello():
+                raise protocol.ProtocolError("hello was said already")
+
+    def _generate(self, connection: Connection, request: protocol.GenerateRequest) -> None:
+        refusal = self._refusal(connection, request)
+        if refusal is not None:
+            connection.outbox.add_event(0, refusal)
+            return
+        connection.add_request()
+        sequence = translation.sequence_of(
+            request,
+            owner=connection,
+            eos_token_ids=frozenset(self._description.eos_token_ids),
+            now=time.monotonic(),
+        )
+        self._engine_loop.submit(sequence)
+
+    def _refusal(self, connection: Connection, request: protocol.GenerateRequest) -> protocol.Refused | None:
+        if connection.hello.observer:
+            detail = "an observer may not send requests"
+        elif request.model != self._description.model:
+            detail = f"this engine serves {self._description.model}, not {request.model}"
+        elif request.adapter is not None:
+            detail = "this engine has no adapters"
+        elif request.epoch != connection.hello.epoch:
+            detail = f"epoch {request.epoch} is not this connection's {connection.hello.epoch}"
+        else:
+            return None
+        reason = protocol.AdmissionReason.INVALID_REQUEST
+        return protocol.Refused(id=request.id, reason=reason, detail=detail)
+
+    def _report(self, connection: Connection, query: protocol.ReportQuery) -> None:
+        """Answers once everything of that life is over, as it is within a step after its connection went."""
+        task = asyncio.create_task(self._report_when_over(connection, query))
+        task.add_done_callback(lambda done: done.exception())
+
+    async def _report_when_over(self, connection: Connection, query: protocol.ReportQuery) -> None:
+        still_there = [other for other in self._leaving if other.hello.epoch == query.epoch]
+        for other in still_there:
+            await asyncio.wait_for(other.is_idle.wait(), REPORT_SECONDS)
+        records = self._ledger.of_epoch(query.epoch)
+        connection.outbox.add_message(
+            protocol.Report(replica=query.replica, epoch=query.epoch, records=records)
+        )
+
+    async def _send(self, websocket: ServerConnection, connection: Connection) -> None:
+        try:
+            while True:
+                for message in await connection.outbox.take():
+                    await websocket.send(protocol.encode(message))
+        except ConnectionClosed:
+            return
+
+    async def _tell_status(self) -> None:
+        while True:
+            status = self.status()
+            for connection in self._connections:
+                connection.outbox.set_status(status)
+            await asyncio.sleep(STATUS_SECONDS)
+
+    # --- what it says of itself ------------------------------------------------------------------------
+
+    @property
+    def _engine_loop(self) -> EngineLoop:
+        assert self._loop is not None, "the server was started"
+        return self._loop
+
+    def is_healthy(self) -> bool:
+        """Whether the loop moves, or has nothing to do."""
+        return self._engine_loop.progress.is_healthy(time.monotonic())
+
+    def status(self) -> protocol.EngineStatus:
+        """The figures of this second."""
+        snapshot = self._engine_loop.snapshot
+        counts = {
+            sequence_class: protocol.ClassCounts(
+                running=snapshot.running[sequence_class], waiting=snapshot.waiting[sequence_class]
+            )
+            for sequence_class in SequenceClass
+        }
+        return protocol.EngineStatus(
+            model=self._description.model,
+            step=snapshot.step,
+            healthy=self.is_healthy(),
+            draining=self._is_draining,
+            uptime_seconds=time.monotonic() - self._started_at,
+            interactive=counts[SequenceClass.INTERACTIVE],
+            offline=counts[SequenceClass.OFFLINE],
+            kv_blocks_total=snapshot.num_blocks,
+            kv_blocks_used=snapshot.num_used_blocks,
+            kv_blocks_cached=0,
+            kv_blocks_free=snapshot.num_free_blocks,
+            prompt_tokens_per_second=snapshot.prompt_tokens_per_second,
+            generated_tokens_per_second=snapshot.generated_tokens_per_second,
+            slo=tuple(translation.slo_row_of(reading) for reading in snapshot.slo),
+            limits=translation.limits_of(self._limits),
+            window=self._window(),
+        )
+
+    def _window(self) -> protocol.Window:
+        """Each gateway's share: enough waits here to fill the next steps, the rest in the gateways."""
+        num_gateways = max(1, sum(not connection.hello.observer for connection in self._connections))
+        interactive = -(-2 * self._limits.max_num_seqs // num_gateways)
+        return protocol.Window(interactive=interactive, offline=-(-interactive // 2))
+
+    def _engine_description(self) -> protocol.EngineDescription:
+        model = self._description
+        return protocol.EngineDescription(
+            major=protocol.PROTOCOL_MAJOR,
+            minor=protocol.PROTOCOL_MINOR,
+            model=model.model,
+            created=model.created,
+            tokenizer_json=model.tokenizer_json,
+            chat_template=model.chat_template,
+            bos_token=model.bos_token,
+            eos_token=model.eos_token,
+            eos_token_ids=model.eos_token_ids,
+            vocab_size=model.vocab_size,
+            limits=translation.limits_of(self._limits),
+            window=self._window(),
+            dtype=model.dtype,
+            device=model.device,
+        )
+
+    # --- plain HTTP ------------------------------------------------------------------------------------
+
+    def _answer_http(self, websocket: ServerConnection, request: Request) -> Response | None:
+        """Answers /healthz and /metrics; lets a gateway with the shared secret through to the WebSocket."""
+        if request.path == "/healthz":
+            if self.is_healthy():
+                return websocket.respond(HTTPStatus.OK, "ok\n")
+            return websocket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "the step counter stands still\n")
+        if request.path == "/metrics":
+            return websocket.respond(HTTPStatus.OK, generate_latest(self._registry).decode())
+        presented = request.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(presented, self._authorization):
+            return websocket.respond(HTTPStatus.UNAUTHORIZED, "the shared secret is missing or wrong\n")
+        return None

@@ -1,0 +1,258 @@
+"""The engine over its real WebSocket, with the scripted runner: frames, cancels, lost connections, health."""
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
+
+from engine import protocol
+from engine.protocol import (
+    Cancel,
+    EngineDescription,
+    EngineStatus,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    Goodbye,
+    Hello,
+    Refused,
+    Report,
+    ReportQuery,
+    RequestClass,
+    Sampling,
+    StepEvents,
+    TokenDelta,
+)
+from engine.runner.scripted_runner import ScriptedRunner, letters
+from tests.builders.scripted_engine import LIMITS, SHARED_SECRET, ScriptedEngine, scripted_engine
+
+SLOW = ScriptedRunner(letters(ord("a"), 26), seconds_per_step=0.01)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[ScriptedEngine]:
+    async with scripted_engine("{}") as running:
+        yield running
+
+
+class Peer:
+    """A gateway in miniature: sends messages, and sorts what comes back."""
+
+    def __init__(self, websocket: ClientConnection) -> None:
+        self.websocket = websocket
+
+    async def send(self, message: protocol.GatewayMessage) -> None:
+        await self.websocket.send(protocol.encode(message))
+
+    async def receive(self) -> protocol.EngineMessage:
+        frame = await asyncio.wait_for(self.websocket.recv(), 5)
+        assert isinstance(frame, bytes)
+        return protocol.decode_from_engine(frame)
+
+    async def events_until(self, last: type) -> list[protocol.SequenceEvent]:
+        events: list[protocol.SequenceEvent] = []
+        while not (events and isinstance(events[-1], last)):
+            message = await self.receive()
+            if isinstance(message, StepEvents):
+                events.extend(message.events)
+        return events
+
+    async def status_where(self, condition) -> EngineStatus:
+        while True:
+            message = await self.receive()
+            if isinstance(message, EngineStatus) and condition(message):
+                return message
+
+
+async def dial(
+    engine: ScriptedEngine, *, epoch: int = 1, observer: bool = False, secret=SHARED_SECRET
+) -> Peer:
+    headers = {"Authorization": f"Bearer {secret}"}
+    peer = Peer(await connect(engine.url, additional_headers=headers, max_size=protocol.MAX_FRAME_BYTES))
+    await peer.send(Hello(protocol.PROTOCOL_MAJOR, 0, "gateway", epoch, observer))
+    assert isinstance(await peer.receive(), EngineDescription)
+    return peer
+
+
+def request(id: str = "r1", **changes: object) -> GenerateRequest:
+    base = GenerateRequest(
+        id=id,
+        trace_id="trace",
+        model="scripted",
+        tenant="tenant",
+        request_class=RequestClass.INTERACTIVE,
+        prompt_ids=(1, 2, 3),
+        sampling=Sampling(max_tokens=4),
+        timeout_ms=60_000,
+        epoch=1,
+    )
+    return GenerateRequest(**{**{name: getattr(base, name) for name in base.__struct_fields__}, **changes})
+
+
+async def test_a_request_is_answered_token_by_token_and_counted(engine: ScriptedEngine) -> None:
+    peer = await dial(engine)
+    await peer.send(request())
+    events = await peer.events_until(Finished)
+    tokens = [token for event in events if isinstance(event, TokenDelta) for token in event.token_ids]
+    assert bytes(tokens) == b"defg"  # by position: the prompt holds positions 0 to 2
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason is FinishReason.LENGTH
+    assert events[-1].usage == protocol.Usage(prompt_tokens=3, cached_tokens=0, completion_tokens=4)
+
+
+async def test_a_stranger_without_the_shared_secret_is_turned_away(engine: ScriptedEngine) -> None:
+    with pytest.raises(InvalidStatus, match="401"):
+        await connect(engine.url, additional_headers={"Authorization": "Bearer guess"})
+
+
+async def test_another_major_version_is_told_why(engine: ScriptedEngine) -> None:
+    websocket = await connect(engine.url, additional_headers={"Authorization": f"Bearer {SHARED_SECRET}"})
+    peer = Peer(websocket)
+    await peer.send(Hello(protocol.PROTOCOL_MAJOR + 1, 0, "gateway", 1))
+    answer = await peer.receive()
+    assert isinstance(answer, Goodbye)
+    assert "protocol 1." in answer.reason
+
+
+async def test_a_frame_that_is_no_message_ends_only_its_connection(engine: ScriptedEngine) -> None:
+    broken, healthy = await dial(engine), await dial(engine, epoch=2)
+    await broken.websocket.send(b"\xc1 not msgpack")
+    while not isinstance(await broken.receive(), Goodbye):
+        pass
+    await healthy.send(request(epoch=2))
+    assert isinstance((await healthy.events_until(Finished))[-1], Finished)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"prompt_ids": ()}, "invalid_request"),
+        ({"prompt_ids": (9999,)}, "invalid_request"),
+        ({"prompt_ids": (-1,)}, "invalid_request"),
+        ({"model": "another"}, "invalid_request"),
+        ({"epoch": 7}, "invalid_request"),
+        ({"adapter": "lora"}, "invalid_request"),
+        ({"sampling": Sampling(max_tokens=0)}, "invalid_request"),
+        ({"sampling": Sampling(max_tokens=257)}, "output_too_long"),
+        ({"prompt_ids": (1,) * 400, "sampling": Sampling(max_tokens=200)}, "context_too_long"),
+    ],
+)
+async def test_a_request_that_can_never_run_is_refused_at_once(
+    engine: ScriptedEngine, changes: dict[str, object], reason: str
+) -> None:
+    peer = await dial(engine)
+    await peer.send(request(**changes))
+    (refused,) = await peer.events_until(Refused)
+    assert isinstance(refused, Refused)
+    assert refused.reason == reason
+
+
+async def test_a_request_larger_than_the_cache_is_refused_at_submit() -> None:
+    async with scripted_engine("{}", num_blocks=8, block_size=16) as engine:
+        peer = await dial(engine)
+        await peer.send(request(prompt_ids=(1,) * 120, sampling=Sampling(max_tokens=8)))
+        (refused,) = await peer.events_until(Refused)
+        assert isinstance(refused, Refused)
+        assert refused.reason == "kv_never_fits"
+
+
+async def test_an_observer_sees_statuses_and_may_not_send_requests(engine: ScriptedEngine) -> None:
+    observer = await dial(engine, observer=True)
+    await observer.send(request())
+    (refused,) = await observer.events_until(Refused)
+    assert isinstance(refused, Refused)
+    status = await observer.status_where(lambda status: True)
+    assert status.kv_blocks_total == status.kv_blocks_free == 256
+
+
+async def test_a_cancel_frees_the_blocks_within_a_step() -> None:
+    async with scripted_engine("{}", runner=SLOW) as engine:
+        peer = await dial(engine)
+        await peer.send(request(sampling=Sampling(max_tokens=200)))
+        await peer.events_until(TokenDelta)
+        await peer.send(Cancel("r1"))
+        events = await peer.events_until(Finished)
+        assert isinstance(events[-1], Finished)
+        assert events[-1].reason is FinishReason.CANCELLED
+        step = engine.loop.progress.step
+        status = await peer.status_where(lambda status: status.kv_blocks_used == 0)
+        assert status.step <= step + 1
+
+
+async def test_a_lost_connection_cancels_what_it_carried_and_can_be_settled_later() -> None:
+    async with scripted_engine("{}", runner=SLOW) as engine:
+        lost, witness = await dial(engine, epoch=1), await dial(engine, epoch=2)
+        await lost.send(request(sampling=Sampling(max_tokens=200)))
+        await lost.events_until(TokenDelta)
+        lost.websocket.transport.abort()
+        await witness.status_where(lambda status: status.interactive.running == 0)
+        await witness.send(ReportQuery("gateway", 1))
+        while not isinstance(report := await witness.receive(), Report):
+            pass
+        (record,) = report.records
+        assert record.usage.prompt_tokens == 3
+        assert 1 <= record.usage.completion_tokens < 200
+
+
+async def test_a_request_past_its_deadline_stops_where_it_is() -> None:
+    async with scripted_engine("{}", runner=SLOW) as engine:
+        peer = await dial(engine)
+        await peer.send(request(timeout_ms=100, sampling=Sampling(max_tokens=200)))
+        events = await peer.events_until(Finished)
+        assert isinstance(events[-1], Finished)
+        assert events[-1].reason is FinishReason.DEADLINE
+        assert 0 < events[-1].usage.completion_tokens < 200
+
+
+async def test_a_request_that_waited_too_long_is_refused_with_the_reason() -> None:
+    limits = replace(LIMITS, max_num_seqs=1, waiting_timeout_ms=100)
+    async with scripted_engine("{}", runner=SLOW, limits=limits) as engine:
+        peer = await dial(engine)
+        await peer.send(request("runs", sampling=Sampling(max_tokens=100)))
+        await peer.send(request("waits"))
+        events = await peer.events_until(Refused)
+        assert isinstance(events[-1], Refused)
+        assert (events[-1].id, events[-1].reason) == ("waits", "waiting_timeout")
+
+
+async def test_a_step_that_fails_ends_its_requests_and_not_the_engine() -> None:
+    class Failing(ScriptedRunner):
+        def collect(self, in_flight):
+            if any(row.token_ids[0] == 13 for row in in_flight.rows):
+                raise RuntimeError("unlucky token")
+            return super().collect(in_flight)
+
+    async with scripted_engine("{}", runner=Failing(letters(ord("a"), 26))) as engine:
+        peer = await dial(engine)
+        await peer.send(request("bad", prompt_ids=(13, 13)))
+        events = await peer.events_until(protocol.Failed)
+        assert isinstance(events[-1], protocol.Failed)
+        assert "unlucky token" in events[-1].error
+        await peer.send(request("good"))
+        assert isinstance((await peer.events_until(Finished))[-1], Finished)
+        assert not engine.crashes
+
+
+async def test_health_fails_when_a_step_hangs_and_only_then(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(path: str) -> int:
+        url = engine.url.replace("ws://", "http://") + path
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert await asyncio.to_thread(get, "/healthz") == 200
+    monkeypatch.setattr("engine.loop.STALLED_AFTER_SECONDS", -1.0)
+    assert await asyncio.to_thread(get, "/healthz") == 200  # no work, so standing still is right
+    peer = await dial(engine)
+    await peer.send(request(sampling=Sampling(max_tokens=200)))
+    await peer.events_until(TokenDelta)
+    assert await asyncio.to_thread(get, "/healthz") == 503
+    assert await asyncio.to_thread(get, "/metrics") == 200
