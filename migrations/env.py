@@ -3,7 +3,7 @@
 import os
 
 from alembic import context
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, NullPool, create_engine
 
 from gateway.db import driver_url
 from migrations.schema import metadata
@@ -17,7 +17,8 @@ def run(connection: Connection) -> None:
 
 
 def run_from_environment() -> None:
-    with create_engine(driver_url(os.environ["SLUICE_DATABASE_URL"])).connect() as connection:
+    owner = create_engine(driver_url(os.environ["SLUICE_DATABASE_URL"]), poolclass=NullPool)
+    with owner.connect() as connection:
         run(connection)
 
 

@@ -1,0 +1,238 @@
+"""A Postgres server of one data directory, owned by the process that starts it.
+
+    start(data_dir)        -> EmbeddedPostgres   `sluice serve`; .url, .stop()
+    running(data_dir)      -> context of a URL   commands: the running server, or one for the moment
+    find_running(data_dir) -> URL | None
+
+Two lock files, both let go by the kernel when their holder dies:
+`postgres.owner` is held, exclusively, by the process whose server it is; `postgres.users` is shared by the
+commands that use a server which is not theirs, so that one started for the moment outlives them.
+It knows nothing of the tables inside.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+import psycopg
+from sqlalchemy import URL
+
+from deploy.postgres_directory import (
+    DATABASE,
+    SUPERUSER,
+    EmbeddedPostgresError,
+    PostgresDirectory,
+    environment,
+    existing,
+    prepare,
+)
+
+__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "find_running", "running", "start"]
+
+START_TIMEOUT_SECONDS: Final = 60.0  # recovery after a crash replays the log first
+STOP_TIMEOUT_SECONDS: Final = 15.0
+POLL_SECONDS: Final = 0.02
+SETTINGS: Final = {
+    "listen_addresses": "",  # the socket only
+    "unix_socket_permissions": "0700",
+    "max_connections": "100",
+    "shared_buffers": "128MB",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+
+
+class EmbeddedPostgres:
+    """A running server. Whoever holds this object must call `stop`."""
+
+    def __init__(
+        self, directory: PostgresDirectory, server: "subprocess.Popen[bytes]", owner: IO[bytes]
+    ) -> None:
+        self._server = server
+        self._owner = owner
+        self.url = _url(directory)
+
+    @property
+    def pid(self) -> int:
+        """Of the server's first process."""
+        return self._server.pid
+
+    def has_died(self) -> bool:
+        """Whether the server ended without being told to."""
+        return self._server.poll() is not None
+
+    def stop(self) -> None:
+        """Closes open connections, writes everything out and waits for the end. May be called twice."""
+        try:
+            _end(self._server)
+        finally:
+            self._owner.close()
+
+
+def start(data_dir: Path, *, lock_timeout_seconds: float = 10.0) -> EmbeddedPostgres:
+    """Starts the server of `data_dir`, made if there is none, taken over if a killed owner left it.
+
+    Waits `lock_timeout_seconds` for another owner to finish, then raises EmbeddedPostgresError.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    owner = _lock_owner(data_dir, lock_timeout_seconds)
+    try:
+        directory = prepare(data_dir)
+        _end_orphan(directory)
+        return EmbeddedPostgres(directory, _launch(directory), owner)
+    except BaseException:
+        owner.close()
+        raise
+
+
+def find_running(data_dir: Path) -> str | None:
+    """The URL of the server that runs on `data_dir`, if one accepts connections."""
+    if not (data_dir / "postgres" / "PG_VERSION").exists():
+        return None
+    directory = existing(data_dir)
+    if not _is_ready(directory) or not _accepts_connections(directory):
+        return None
+    return _url(directory)
+
+
+@contextmanager
+def running(data_dir: Path) -> Iterator[str]:
+    """The URL of a server on `data_dir`: the one that runs, left alone, or one of our own until the end."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / "postgres.users").open("ab") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        url = find_running(data_dir)
+        if url is not None:
+            yield url
+            return
+        fcntl.flock(users, fcntl.LOCK_UN)
+        server = start(data_dir)
+        try:
+            yield server.url
+        finally:
+            fcntl.flock(users, fcntl.LOCK_EX)
+            server.stop()
+
+
+def _url(directory: PostgresDirectory) -> str:
+    return URL.create(
+        "postgresql", username=SUPERUSER, database=DATABASE, query={"host": str(directory.socket_directory)}
+    ).render_as_string(hide_password=False)
+
+
+def _lock_owner(data_dir: Path, timeout_seconds: float) -> IO[bytes]:
+    owner = (data_dir / "postgres.owner").open("ab")
+
+    def try_lock() -> bool:
+        try:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    if not _wait(try_lock, timeout_seconds):
+        owner.close()
+        raise EmbeddedPostgresError(
+            f"Another Sluice runs on {data_dir}; stop it or choose another --data-dir."
+        )
+    return owner
+
+
+def _end_orphan(directory: PostgresDirectory) -> None:
+    """Holding the owner's lock, we know that a server still running has lost its owner."""
+    if _has_process(directory):
+        directory.run("pg_ctl", "stop", "-D", str(directory.path), "-m", "fast", "-w", "-t", "60")
+    # After a restart of the machine its pid may be another program's, and Postgres would refuse to start.
+    directory.pid_file.unlink(missing_ok=True)
+
+
+def _has_process(directory: PostgresDirectory) -> bool:
+    """A server works in its own directory. Where there is no /proc, whoever answers on the socket is it."""
+    try:
+        pid = int(directory.pid_file.read_text().split("\n", 1)[0])
+        return os.readlink(f"/proc/{pid}/cwd") == str(directory.path)
+    except (OSError, ValueError):
+        return _accepts_connections(directory)
+
+
+def _accepts_connections(directory: PostgresDirectory) -> bool:
+    try:
+        psycopg.connect(_url(directory), connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _launch(directory: PostgresDirectory) -> "subprocess.Popen[bytes]":
+    log_path = directory.path.with_name("postgres.log")
+    settings = SETTINGS | {"unix_socket_directories": str(directory.socket_directory)}
+    with log_path.open("wb") as log:
+        server = subprocess.Popen(
+            [
+                directory.binaries / "postgres",
+                "-D",
+                directory.path,
+                *(f"--{name}={value}" for name, value in settings.items()),
+            ],
+            cwd=directory.path,
+            env=environment(),
+            user=directory.account.uid if directory.account else None,
+            group=directory.account.gid if directory.account else None,
+            extra_groups=[] if directory.account else None,
+            start_new_session=True,  # Ctrl-C is for us; we stop it when nobody needs it any more
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    _wait(lambda: server.poll() is not None or _is_ready(directory), START_TIMEOUT_SECONDS)
+    if server.poll() is None and _is_ready(directory):
+        return server
+    _end(server)
+    raise EmbeddedPostgresError(f"Postgres did not start: {_last_line(log_path)} (see {log_path})")
+
+
+def _end(server: "subprocess.Popen[bytes]") -> None:
+    """Fast shutdown; if that hangs, the immediate one; if even that hangs, the end of the whole session."""
+    for ask in (signal.SIGINT, signal.SIGQUIT):
+        if server.poll() is not None:
+            return
+        server.send_signal(ask)
+        try:
+            server.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+    if server.poll() is None:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _is_ready(directory: PostgresDirectory) -> bool:
+    """The eighth line of the pid file says how far the server is."""
+    try:
+        lines = directory.pid_file.read_text().splitlines()
+    except FileNotFoundError:
+        return False
+    return len(lines) >= 8 and lines[7].strip() == "ready"
+
+
+def _last_line(log_path: Path) -> str:
+    lines = log_path.read_text(errors="replace").strip().splitlines()
+    fatal = [line for line in lines if "FATAL" in line]
+    return (fatal or lines or ["it said nothing"])[-1]
+
+
+def _wait(condition: Callable[[], bool], timeout_seconds: float) -> bool:
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True

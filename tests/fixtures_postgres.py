@@ -1,0 +1,83 @@
+"""One Postgres per test session, one migrated template in it, one clone of that per test."""
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import make_url
+
+from deploy.embedded_postgres import start
+from gateway.db import Database
+from migrations.run import upgrade
+
+_clone_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The server's own database, as superuser. Its socket path must be short, so it is not under tmp_path."""
+    with tempfile.TemporaryDirectory(prefix="sluice-test-") as directory:
+        server = start(Path(directory))
+        try:
+            _execute(server.url, sql.SQL("ALTER SYSTEM SET fsync = off"))
+            _execute(server.url, sql.SQL("SELECT pg_reload_conf()"))
+            yield server.url
+        finally:
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_url: str) -> str:
+    """Name of a database with the newest schema and no rows."""
+    _execute(postgres_url, sql.SQL("CREATE DATABASE template_migrated"))
+    upgrade(_url_of(postgres_url, "template_migrated"))
+    return "template_migrated"
+
+
+@pytest.fixture
+def database_url(postgres_url: str, migrated_template: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    with _new_database(postgres_url, template=migrated_template) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(postgres_url: str) -> Iterator[str]:
+    """A database of the test's own, without any table."""
+    with _new_database(postgres_url, template="template1") as url:
+        yield url
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """`database_url`, connected as serving processes are."""
+    database = Database.connect(database_url, application_name="test", pool_size=10)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+@contextmanager
+def _new_database(postgres_url: str, *, template: str) -> Iterator[str]:
+    name = f"test_{next(_clone_numbers)}"
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+    _execute(postgres_url, create)
+    try:
+        yield _url_of(postgres_url, name)
+    finally:
+        _execute(postgres_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _url_of(postgres_url: str, database: str) -> str:
+    return make_url(postgres_url).set(database=database).render_as_string(hide_password=False)
+
+
+def _execute(url: str, statement: sql.SQL | sql.Composed) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(statement)

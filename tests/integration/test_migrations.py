@@ -1,0 +1,61 @@
+"""The schema's versions, run as five processes at once and both ways."""
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import NullPool, create_engine, text
+
+from gateway.db import Database, driver_url
+from migrations.run import downgrade, is_current, upgrade
+from migrations.schema import metadata
+
+pytestmark = pytest.mark.postgres
+
+
+def table_names(url: str) -> set[str]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+    return {str(row[0]) for row in rows}
+
+
+def test_five_processes_at_once_migrate_exactly_once(empty_database_url: str) -> None:
+    with ProcessPoolExecutor(5, mp_context=get_context("spawn")) as processes:
+        for outcome in [processes.submit(upgrade, empty_database_url) for _ in range(5)]:
+            outcome.result()
+    assert is_current(empty_database_url)
+
+
+def test_the_newest_version_is_what_the_code_declares(database_url: str) -> None:
+    with create_engine(driver_url(database_url), poolclass=NullPool).connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+    assert differences == []
+
+
+def test_down_and_up_again(database_url: str) -> None:
+    downgrade(database_url, "base")
+    assert table_names(database_url) == {"alembic_version"}
+    assert not is_current(database_url)
+    upgrade(database_url)
+    assert is_current(database_url)
+
+
+def test_a_failed_migration_leaves_nothing_behind(empty_database_url: str) -> None:
+    with psycopg.connect(empty_database_url) as connection:
+        connection.execute("CREATE TABLE usage_event (in_the_way int)")
+    with pytest.raises(Exception, match="usage_event"):
+        upgrade(empty_database_url)
+    assert table_names(empty_database_url) == {"usage_event"}
+
+
+async def test_serving_connections_cannot_bypass_row_security(database: Database) -> None:
+    async with database.transaction() as connection:
+        row = (
+            await connection.execute(
+                text("SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")
+            )
+        ).one()
+    assert tuple(row) == ("sluice_app", False, False)
