@@ -1,0 +1,5 @@
+"""Linear layers."""
+
+from kernels.linear.reference import linear
+
+__all__ = ["linear"]

@@ -1,0 +1,94 @@
+"""Choosing the next token of each row from its logits, in plain PyTorch. Holds no random state.
+
+A row's draw is a function of its seed and position alone, so it is the same whatever else the step computes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_NUM_CANDIDATES = 1024
+"""Logits looked at before a whole row is sorted: they nearly always hold the nucleus (0.3 ms, not 3.5)."""
+
+_MASK_64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingRow:
+    """How one row's token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
+
+    `position` is where the chosen token will stand in its sequence.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    position: int
+    banned_token_ids: tuple[int, ...] = ()
+
+
+def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    # logits [num_rows, vocab_size], overwritten -> [num_rows] int64
+    """The chosen token of each row; where all logits but NaN or -inf are gone, the answer has no meaning."""
+    for index, row in enumerate(rows):
+        if row.banned_token_ids:
+            logits[index, list(row.banned_token_ids)] = -math.inf
+    chosen = logits.argmax(dim=-1)
+    for index, row in enumerate(rows):
+        if row.temperature > 0 and row.top_k != 1:
+            chosen[index] = _draw(logits[index], row)
+    return chosen
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number of [0, 1) that depends on its arguments alone; its 48 bits keep products from rounding up."""
+    return (_mix(_mix(seed & _MASK_64) ^ (position & _MASK_64)) >> 16) * 2.0**-48
+
+
+def _mix(state: int) -> int:
+    """The finaliser of SplitMix64: every bit of the state reaches every bit of the result."""
+    state = (state + 0x9E3779B97F4A7C15) & _MASK_64
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK_64
+    return state ^ (state >> 31)
+
+
+def _draw(logits: Tensor, row: SamplingRow) -> Tensor:
+    # logits [vocab_size] -> scalar
+    """Inverts the cumulative distribution, in the order of token ids, at the row's uniform number."""
+    # The largest is taken off first: a tiny temperature would overflow the quotient otherwise.
+    weights = ((logits.float() - logits.max()) / row.temperature).exp_()
+    if 0 < row.top_k < weights.shape[0] or row.top_p < 1:
+        weights = _keep_likeliest(logits, weights, row)
+    cumulative = weights.cumsum(dim=0, dtype=torch.float64)
+    target = cumulative[-1] * uniform(row.seed, row.position)
+    # right=True skips tokens without weight: the first sum above the target belongs to one that has.
+    return torch.searchsorted(cumulative, target, right=True).clamp_(max=weights.shape[0] - 1)
+
+
+def _keep_likeliest(logits: Tensor, weights: Tensor, row: SamplingRow) -> Tensor:
+    """Zeroes all but the `top_k` likeliest, and of those all but the smallest set holding `top_p`."""
+    size = weights.shape[0]
+    top_k = min(row.top_k or size, size)
+    num_candidates = min(max(_NUM_CANDIDATES, top_k if row.top_k else 0), size)
+    total = weights.sum()
+    order = _likeliest_first(logits, num_candidates)
+    if not row.top_k and weights[order].sum() < row.top_p * total:
+        order = _likeliest_first(logits, size)
+    order = order[:top_k]
+    kept = weights[order]
+    mass = kept.sum() if row.top_k else total
+    # A token stays while those before it hold less than top_p; the first always stays.
+    stays = kept.cumsum(dim=0) - kept < row.top_p * mass
+    stays[0] = True
+    return torch.zeros_like(weights).index_copy_(0, order[stays], kept[stays])
+
+
+def _likeliest_first(logits: Tensor, num_tokens: int) -> Tensor:
+    """Token ids by falling logit, equal ones by rising id."""
+    ids = torch.topk(logits, num_tokens, sorted=False).indices.sort().values
+    return ids[logits[ids].sort(descending=True, stable=True).indices]
