@@ -1,6 +1,6 @@
 """The engine's settings: one frozen value, read once from a TOML file and the environment.
 
-`SLUICE_CONFIG` names the file; `SLUICE_<SECTION>__<KEY>` overrides a key. A wrong value fails, naming its key.
+`SLUICE_CONFIG` names the file; `SLUICE_<SECTION>__<KEY>` overrides a key. Wrong values fail by name.
 """
 
 import os
