@@ -1,0 +1,77 @@
+"""The models that can be asked for, as the engines described them; the last description while one is away."""
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from engine.protocol import EngineDescription, EngineLimits, EngineStatus
+from gateway.errors import NotFound
+from gateway.text.text_model import TextModel, build_text_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """One model: its text, and the limits in force at its engine. `created` is a Unix time."""
+
+    name: str
+    created: int
+    text: TextModel
+    vocab_size: int
+    limits: EngineLimits
+
+
+class Catalogue:
+    """Models by name."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, ServedModel] = {}
+        self._sources: dict[str, tuple[str | None, ...]] = {}
+
+    @property
+    def models(self) -> tuple[ServedModel, ...]:
+        """Every model, by name."""
+        return tuple(self._models[name] for name in sorted(self._models))
+
+    def find(self, name: str) -> ServedModel:
+        """The model of that name. Raises NotFound."""
+        model = self._models.get(name)
+        if model is None:
+            raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
+        return model
+
+    async def learn(self, description: EngineDescription) -> None:
+        """Takes in what an engine serves. Raises UnusableTextModelError. Parses in a thread, once a text."""
+        source = (
+            description.tokenizer_json,
+            description.chat_template,
+            description.bos_token,
+            description.eos_token,
+        )
+        known = self._models.get(description.model)
+        if known is not None and self._sources[description.model] == source:
+            text = known.text
+        else:
+            text = await asyncio.to_thread(
+                build_text_model,
+                tokenizer_json=description.tokenizer_json,
+                chat_template=description.chat_template,
+                bos_token=description.bos_token,
+                eos_token=description.eos_token,
+            )
+        self._sources[description.model] = source
+        self._models[description.model] = _served(description, text)
+
+    def follow(self, status: EngineStatus) -> None:
+        """Takes in the limits now in force."""
+        known = self._models.get(status.model)
+        if known is not None and known.limits != status.limits:
+            self._models[status.model] = replace(known, limits=status.limits)
+
+
+def _served(description: EngineDescription, text: TextModel) -> ServedModel:
+    return ServedModel(
+        name=description.model,
+        created=description.created,
+        text=text,
+        vocab_size=description.vocab_size,
+        limits=description.limits,
+    )

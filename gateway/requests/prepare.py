@@ -1,0 +1,118 @@
+"""From what a caller asked for to prompt ids and bounds for the output, exact before anything is promised."""
+
+import secrets
+from typing import Final, assert_never
+
+from engine.protocol import EngineLimits, Sampling
+from gateway.errors import ContextLengthExceeded, InvalidRequest
+from gateway.requests.catalogue import ServedModel
+from gateway.requests.values import (
+    ChatPrompt,
+    InferenceRequest,
+    PreparedRequest,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
+from gateway.text.chat_template import TemplateError
+
+USEFUL_OUTPUT_TOKENS: Final = 256  # without a wish of the caller's, fewer than these are not worth an answer
+
+
+async def prepare(request: InferenceRequest, model: ServedModel) -> PreparedRequest:
+    """Renders, tokenises and bounds a request. Raises InvalidRequest and ContextLengthExceeded."""
+    prompt_ids = await _prompt_ids(request.prompt, model)
+    cap = _output_cap(request, len(prompt_ids), model.limits)
+    floor = cap if request.max_tokens is not None else min(USEFUL_OUTPUT_TOKENS, cap)
+    return PreparedRequest(
+        request=request,
+        prompt_ids=prompt_ids,
+        sampling=_sampling(request, cap),
+        output_cap=cap,
+        output_floor=max(floor, request.min_tokens),
+    )
+
+
+async def _prompt_ids(prompt: Prompt, model: ServedModel) -> tuple[int, ...]:
+    match prompt:
+        case ChatPrompt():
+            rendered = _render(prompt, model)
+            ids = await model.text.tokenizer.encode(
+                rendered, add_special_tokens=False
+            )  # the template has them
+        case TextPrompt():
+            ids = await model.text.tokenizer.encode(prompt.text, add_special_tokens=True)
+        case TokenPrompt():
+            ids = _checked(prompt.ids, model.vocab_size)
+        case _:
+            assert_never(prompt)
+    if not ids:
+        param = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+        raise InvalidRequest(f"'{param}' holds no text.", param=param)
+    return ids
+
+
+def _render(prompt: ChatPrompt, model: ServedModel) -> str:
+    template = model.text.chat_template
+    if template is None:
+        raise InvalidRequest(
+            f"The model '{model.name}' has no chat template; use /v1/completions.", param="messages"
+        )
+    try:
+        return template.render(prompt.messages)
+    except TemplateError as error:
+        raise InvalidRequest(
+            f"The model's chat template refuses these messages: {error}.", param="messages"
+        ) from error
+
+
+def _checked(ids: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
+    for index, token_id in enumerate(ids):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"'prompt[{index}]' is {token_id}; token ids of this model are 0 to {vocab_size - 1}.",
+                param=f"prompt[{index}]",
+            )
+    return ids
+
+
+def _output_cap(request: InferenceRequest, num_prompt_tokens: int, limits: EngineLimits) -> int:
+    wanted = request.max_tokens
+    if wanted is not None and wanted > limits.max_output_len:
+        raise InvalidRequest(
+            f"max_tokens is {wanted}; this model generates at most {limits.max_output_len} tokens a request.",
+            param="max_tokens",
+        )
+    if num_prompt_tokens + (wanted or 1) > limits.max_model_len:
+        raise _too_long(request, num_prompt_tokens, limits.max_model_len)
+    cap = wanted or min(limits.max_model_len - num_prompt_tokens, limits.max_output_len)
+    if request.min_tokens > cap:
+        raise InvalidRequest(
+            f"'min_tokens' is {request.min_tokens}, but there is room for {cap} tokens of output.",
+            param="min_tokens",
+        )
+    return cap
+
+
+def _too_long(request: InferenceRequest, num_prompt_tokens: int, context: int) -> ContextLengthExceeded:
+    where = request.prompt_param
+    wanted = request.max_tokens or 0
+    return ContextLengthExceeded(
+        f"This model's maximum context length is {context} tokens. However, you requested "
+        f"{num_prompt_tokens + wanted} tokens ({num_prompt_tokens} in the {where}, {wanted} in the "
+        f"completion). Please reduce the length of the {where} or completion.",
+        param=where,
+    )
+
+
+def _sampling(request: InferenceRequest, max_tokens: int) -> Sampling:
+    seed = secrets.randbits(63) if request.seed is None else request.seed % 2**63
+    return Sampling(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        seed=seed,
+        max_tokens=max_tokens,
+        min_tokens=request.min_tokens,
+        ignore_eos=request.ignore_eos,
+    )

@@ -1,0 +1,33 @@
+"""What an engine's refusal means to whoever sent the request. Pure."""
+
+from typing import Final, assert_never
+
+from engine.protocol import AdmissionReason, Refused
+from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, ServerOverloaded
+
+DEFAULT_RETRY_SECONDS: Final = 1.0
+
+
+def error_of(refused: Refused, *, prompt_param: str) -> GatewayError:
+    """The error of a refusal; the request never ran."""
+    match refused.reason:
+        case AdmissionReason.CONTEXT_TOO_LONG:
+            return ContextLengthExceeded(refused.detail, param=prompt_param)
+        case AdmissionReason.KV_NEVER_FITS | AdmissionReason.INVALID_REQUEST:
+            return InvalidRequest(refused.detail, param=prompt_param)
+        case AdmissionReason.OUTPUT_TOO_LONG:
+            return InvalidRequest(refused.detail, param="max_tokens")
+        case (
+            AdmissionReason.QUEUE_FULL
+            | AdmissionReason.DEADLINE_INFEASIBLE
+            | AdmissionReason.WAITING_TIMEOUT
+            | AdmissionReason.DRAINING
+            | AdmissionReason.ENGINE_UNHEALTHY
+        ):
+            return ServerOverloaded(refused.detail, retry_after_seconds=_retry_after_seconds(refused))
+        case _:
+            assert_never(refused.reason)
+
+
+def _retry_after_seconds(refused: Refused) -> float:
+    return DEFAULT_RETRY_SECONDS if refused.retry_after_ms is None else refused.retry_after_ms / 1000

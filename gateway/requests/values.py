@@ -1,0 +1,69 @@
+"""What a caller asked for, as values that cannot be wrong. Inside the gateway they are trusted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.protocol import RequestClass, Sampling
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """Messages, each with `role` and `content`, for the model's template."""
+
+    messages: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True)
+class TextPrompt:
+    """A text to go on from."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class TokenPrompt:
+    """Token ids to go on from; not yet checked against a vocabulary."""
+
+    ids: tuple[int, ...]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceRequest:
+    """One wanted answer. `max_tokens` None means as much as there is room for."""
+
+    model: str
+    prompt: Prompt
+    request_class: RequestClass
+    max_tokens: int | None
+    min_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    stops: tuple[str, ...]
+    ignore_eos: bool
+    stream: bool
+    include_usage: bool
+
+    @property
+    def prompt_param(self) -> str:
+        """The parameter that errors about the prompt name."""
+        return "messages" if isinstance(self.prompt, ChatPrompt) else "prompt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRequest:
+    """A request whose prompt is tokens and fits its model.
+
+    `output_cap` is the most output there is room for; with less than `output_floor` the answer is of no use.
+    `sampling.max_tokens` is the cap until a reservation lowers it.
+    """
+
+    request: InferenceRequest
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    output_cap: int
+    output_floor: int
