@@ -5,7 +5,7 @@ from engine.core.limits import Limits
 from engine.core.outcome import Outcome
 from engine.core.scheduler import Scheduler
 from engine.core.sequence import GenerationParams, Sequence, SequenceClass
-from engine.core.step import StepPlan, StepResult
+from engine.core.step import PlannedRow, StepPlan, StepResult
 from engine.runner.scripted_runner import ScriptedRunner, letters
 
 VOCAB_SIZE = 200
@@ -60,6 +60,27 @@ def compute(plan: StepPlan) -> StepResult:
     """What the scripted runner makes of a plan: letters by position, whatever the batch."""
     runner = ScriptedRunner(letters(FIRST_LETTER, 26))
     return runner.collect(runner.launch(plan))
+
+
+class SimulatedCache:
+    """Remembers which token was written to which slot, and checks that every row sees its own text."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._slots: dict[tuple[int, int], int] = {}
+
+    def run(self, plan: StepPlan, texts: dict[str, list[int]]) -> None:
+        """Writes the plan's rows, then reads back all that each row's attention would see."""
+        for row in plan.rows:
+            for position, token_id in enumerate(row.token_ids, start=row.start):
+                self._slots[self._slot(row, position)] = token_id
+        for row in plan.rows:
+            end = row.start + len(row.token_ids)
+            seen = [self._slots.get(self._slot(row, position)) for position in range(end)]
+            assert seen == texts[row.sequence_id][:end], f"{row.sequence_id} reads another text's cache"
+
+    def _slot(self, row: PlannedRow, position: int) -> tuple[int, int]:
+        return row.block_table[position // self._block_size], position % self._block_size
 
 
 def expected_output(sequence: Sequence) -> list[int]:

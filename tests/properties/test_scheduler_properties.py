@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine.core.outcome import Broken, Ended, Outcome, Refused, Sampled
 from engine.core.sequence import EndReason, Sequence
-from tests.builders.sequences import compute, expected_output, scheduler, sequence
+from tests.builders.sequences import SimulatedCache, compute, expected_output, scheduler, sequence
 
 TERMINAL = (Ended, Refused, Broken)
 
@@ -21,6 +21,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.engine = scheduler(
             num_blocks=16, block_size=4, max_num_seqs=5, max_model_len=60, waiting_timeout_ms=40_000
         )
+        self.cache = SimulatedCache(block_size=4)
         self.now = 0.0
         self.sequences: dict[str, Sequence] = {}
         self.refused: set[str] = set()
@@ -71,6 +72,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert not self.engine.has_work, "something could run and nothing does"
                 return
             self.check_budgets(plan, decoding)
+            self.cache.run(plan, {id: each.token_ids for id, each in self.sequences.items()})
             self.note(self.engine.apply(plan, compute(plan), self.now))
 
     def check_budgets(self, plan, decoding: set[str]) -> None:
