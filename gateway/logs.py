@@ -1,0 +1,44 @@
+"""JSON log lines for people and machines, from which keys are cut out wherever they came from."""
+
+import json
+import logging
+import re
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+# An API key, also one that is cut short or misspelt; and whatever else follows "Bearer".
+_SECRETS: Final = re.compile(r"\bsk-[A-Za-z0-9_-]{6,}|(?<=Bearer )[^\s\"'\\]+", re.IGNORECASE)
+_STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line. What a call passes as `extra` becomes fields of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record, without keys."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return redact(json.dumps(line, ensure_ascii=False, default=str))
+
+
+def redact(text: str) -> str:
+    """`text` without anything that looks like an API key."""
+    return _SECRETS.sub("[redacted]", text)
+
+
+def configure_logging(stream: TextIO, *, level: int = logging.INFO) -> None:
+    """Sends this process's log to `stream`. Call once, at start."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name in ("uvicorn", "uvicorn.error"):
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+    logging.getLogger("uvicorn.access").disabled = True  # a line of ours says more, with the trace id
