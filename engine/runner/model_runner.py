@@ -1,0 +1,86 @@
+"""Computes plans with a real model. Knows rows and blocks, not requests, tenants or reasons."""
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.core.step import PlannedRow, SamplingParams, StepPlan, StepResult
+from engine.models.loading import LoadedModel
+from engine.runner.inputs import build_inputs, sampled_token_rows
+from engine.runner.kv_tensors import allocate_kv_tensors
+from engine.runner.sampler import SampledRows, no_sampled_rows, sample_rows
+
+NOT_FINITE = "the model's output for this sequence is not a number"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InFlight:
+    """A launched step. On a GPU its tensors may still be on their way."""
+
+    step_id: int
+    sequence_ids: tuple[str, ...]
+    """Of the rows that sample, in their order."""
+
+    sampled: SampledRows
+
+
+class ModelRunner:
+    """Owns the model's weights and the cache's memory, and computes one plan at a time."""
+
+    def __init__(
+        self, model: LoadedModel, *, num_blocks: int, block_size: int, num_threads: int | None = None
+    ) -> None:
+        """Allocates `num_blocks` cache blocks of `block_size` tokens each.
+
+        `num_threads` is how many CPU threads this process computes with; None leaves PyTorch's choice.
+        """
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+        self._network = model.network
+        self._caches = allocate_kv_tensors(
+            model.config, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=model.device
+        )
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> InFlight:
+        """Starts computing `plan`; on a CPU the work is done when this returns."""
+        sampling_rows = [row for row in plan.rows if row.sampling is not None]
+        return InFlight(
+            step_id=plan.step_id,
+            sequence_ids=tuple(row.sequence_id for row in sampling_rows),
+            sampled=self._compute(plan, sampling_rows),
+        )
+
+    def collect(self, in_flight: InFlight) -> StepResult:
+        """Waits for a launched step. Logits that are not finite are the error of their sequence alone."""
+        sampled: dict[str, tuple[int, ...]] = {}
+        errors: dict[str, str] = {}
+        token_ids = in_flight.sampled.token_ids.tolist()
+        is_finite = in_flight.sampled.is_finite.tolist()
+        for sequence_id, token_id, is_valid in zip(in_flight.sequence_ids, token_ids, is_finite, strict=True):
+            if is_valid:
+                sampled[sequence_id] = (token_id,)
+            else:
+                errors[sequence_id] = NOT_FINITE
+        return StepResult(step_id=in_flight.step_id, sampled=sampled, errors=errors)
+
+    def warm_up(self) -> None:
+        """Computes a small step before there is any sequence, so that the first real one is not the slow one.
+
+        It writes into the first blocks, which nobody owns yet.
+        """
+        sampling = SamplingParams(temperature=1.0, top_p=0.9)
+        num_tokens = min(8, self._caches[0].keys.shape[2])
+        prompt = PlannedRow(
+            sequence_id="warm-up", token_ids=(0,) * num_tokens, start=0, block_table=(0,), sampling=sampling
+        )
+        self.collect(self.launch(StepPlan(step_id=0, rows=(prompt,))))
+
+    def _compute(self, plan: StepPlan, sampling_rows: list[PlannedRow]) -> SampledRows:
+        if not plan.rows:
+            return no_sampled_rows()
+        hidden = self._network.forward(build_inputs(plan.rows, self._caches[0].keys), self._caches)
+        if not sampling_rows:
+            return no_sampled_rows()
+        chosen = torch.tensor(sampled_token_rows(plan.rows), device=hidden.device)
+        return sample_rows(self._network.logits(hidden.index_select(0, chosen)), sampling_rows)
