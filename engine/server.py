@@ -32,7 +32,7 @@ REPORT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelDescription:
+class ServedModel:
     """What a gateway has to know of the model; the constant part of the wire's EngineDescription."""
 
     model: str
@@ -75,12 +75,12 @@ class EngineServer:
     def __init__(
         self,
         *,
-        description: ModelDescription,
+        model: ServedModel,
         limits: Limits,
         shared_secret: str,
         registry: CollectorRegistry,
     ) -> None:
-        self._description = description
+        self._model = model
         self._limits = limits
         self._authorization = f"Bearer {shared_secret}".encode()
         self._registry = registry
@@ -232,7 +232,7 @@ class EngineServer:
         sequence = translation.sequence_of(
             request,
             owner=connection,
-            eos_token_ids=frozenset(self._description.eos_token_ids),
+            eos_token_ids=frozenset(self._model.eos_token_ids),
             now=time.monotonic(),
         )
         self._engine_loop.submit(sequence)
@@ -240,8 +240,8 @@ class EngineServer:
     def _refusal(self, connection: Connection, request: protocol.GenerateRequest) -> protocol.Refused | None:
         if connection.hello.observer:
             detail = "an observer may not send requests"
-        elif request.model != self._description.model:
-            detail = f"this engine serves {self._description.model}, not {request.model}"
+        elif request.model != self._model.model:
+            detail = f"this engine serves {self._model.model}, not {request.model}"
         elif request.adapter is not None:
             detail = "this engine has no adapters"
         elif request.epoch != connection.hello.epoch:
@@ -301,7 +301,7 @@ class EngineServer:
             for sequence_class in SequenceClass
         }
         return protocol.EngineStatus(
-            model=self._description.model,
+            model=self._model.model,
             step=snapshot.step,
             healthy=self.is_healthy(),
             draining=self._is_draining,
@@ -326,7 +326,7 @@ class EngineServer:
         return protocol.Window(interactive=interactive, offline=-(-interactive // 2))
 
     def _engine_description(self) -> protocol.EngineDescription:
-        model = self._description
+        model = self._model
         return protocol.EngineDescription(
             major=protocol.PROTOCOL_MAJOR,
             minor=protocol.PROTOCOL_MINOR,

@@ -13,7 +13,7 @@ from engine.core.slo import SloMonitor, SloTargets
 from engine.loop import EngineLoop
 from engine.runner.runner import Runner
 from engine.runner.scripted_runner import ScriptedRunner, letters
-from engine.server import EngineServer, ModelDescription
+from engine.server import EngineServer, ServedModel
 from engine.telemetry import Telemetry
 
 SHARED_SECRET = "a shared secret for tests only"
@@ -38,9 +38,9 @@ class ScriptedEngine:
     crashes: list[BaseException]
 
 
-def description(tokenizer_json: str, **changes: object) -> ModelDescription:
+def description(tokenizer_json: str, **changes: object) -> ServedModel:
     """A model's description around `tokenizer_json`, with a ChatML-like template."""
-    base = ModelDescription(
+    base = ServedModel(
         model="scripted",
         created=1_700_000_000,
         tokenizer_json=tokenizer_json,
@@ -73,7 +73,7 @@ async def scripted_engine(
     model = description(tokenizer_json, **description_changes)
     telemetry = Telemetry(SloMonitor(SloTargets(), now=asyncio.get_running_loop().time()))
     server = EngineServer(
-        description=model, limits=limits, shared_secret=SHARED_SECRET, registry=telemetry.metrics.registry
+        model=model, limits=limits, shared_secret=SHARED_SECRET, registry=telemetry.metrics.registry
     )
     crashes: list[BaseException] = []
     loop = EngineLoop(

@@ -1,0 +1,70 @@
+"""What `sluice serve` keeps between two starts: secrets, the first key, models, logs and Postgres' files."""
+
+import os
+import secrets
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+SECRET_NAMES = ("key_pepper", "cache_namespace", "engine_shared")
+
+
+class DataDirectoryError(Exception):
+    """The data directory cannot be used; the message is one line that says why."""
+
+
+@dataclass(frozen=True)
+class DataDirectory:
+    """A directory and the places in it."""
+
+    path: Path
+
+    @property
+    def models(self) -> Path:
+        """Converted models."""
+        return self.path / "models"
+
+    @property
+    def logs(self) -> Path:
+        """One file per child process."""
+        return self.path / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        """Counters of the gateway's workers while they run."""
+        return self.path / "metrics"
+
+    @property
+    def first_key(self) -> Path:
+        """The first API key, readable by its owner alone."""
+        return self.path / "first-key"
+
+    def create(self) -> None:
+        """Makes the directory if it is not there; raises DataDirectoryError."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataDirectoryError(f"cannot use {self.path} as data directory: {error.strerror}") from error
+
+    def secrets(self) -> dict[str, str]:
+        """The secrets of this installation, made on the first call and kept with mode 0600."""
+        file = self.path / "secrets.toml"
+        if not file.exists():
+            lines = [f'{name} = "{secrets.token_hex(32)}"' for name in SECRET_NAMES]
+            write_private(file, "\n".join(["[secrets]", *lines, ""]))
+        try:
+            kept = tomllib.loads(file.read_text())["secrets"]
+            return {name: kept[name] for name in SECRET_NAMES}
+        except (tomllib.TOMLDecodeError, KeyError) as error:
+            raise DataDirectoryError(f"{file} is damaged ({error}); restore it from a backup") from error
+
+
+def write_private(file: Path, text: str) -> None:
+    """Writes a file that only its owner may read, whole or not at all."""
+    part = file.with_name(file.name + ".part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    part.rename(file)
