@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs `work` as a task during the block and cancels it at the end. Its failure is logged when it comes."""
+    """Runs `work` as a task during the block and cancels it at the end; logs its failure."""
     task = asyncio.create_task(work)
     task.add_done_callback(_log_failure)
     try:

@@ -29,6 +29,11 @@ class AdminContext:
     streams: StreamCount
     reveals: Reveals
 
+    @property
+    def key_pepper(self) -> bytes:
+        """What new keys are hashed with."""
+        return bytes.fromhex(self.settings.secrets.key_pepper)
+
     def own_origin(self, request: Request) -> str:
         """The origin under which the browser sees these pages."""
         public_url = self.settings.admin.public_url

@@ -1,4 +1,4 @@
-"""The admin UI's settings: one frozen object from the environment and one TOML file; wrong values fail at start.
+"""The admin UI's settings: one frozen object from the environment and one TOML file, wrong values refused.
 
 Read as the gateway's are (`gateway/settings.py`), of which it shares `[gateway]` and the secrets it needs.
 """
