@@ -63,6 +63,37 @@ async def database(database_url: str) -> AsyncIterator[Database]:
         await database.close()
 
 
+class StoreSwitch:
+    """Takes one database away from everybody, and gives it back."""
+
+    def __init__(self, postgres_url: str, database: str) -> None:
+        self._postgres_url = postgres_url
+        self._database = sql.Identifier(database)
+        self._name = sql.Literal(database)
+
+    def off(self) -> None:
+        """Cuts every connection and lets none in."""
+        _execute(
+            self._postgres_url, sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(self._database)
+        )
+        cut = sql.SQL("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = {}")
+        _execute(self._postgres_url, cut.format(self._name))
+
+    def on(self) -> None:
+        """Lets connections in again."""
+        _execute(
+            self._postgres_url, sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(self._database)
+        )
+
+
+@pytest.fixture
+def store_switch(postgres_url: str, database_url: str) -> StoreSwitch:
+    """For `database_url`."""
+    database = make_url(database_url).database
+    assert database is not None
+    return StoreSwitch(postgres_url, database)
+
+
 @contextmanager
 def _new_database(postgres_url: str, *, template: str) -> Iterator[str]:
     name = f"test_{next(_clone_numbers)}"

@@ -49,7 +49,7 @@ def public_id(value: str) -> KeyId | None:
 
 def digest(value: str, *, pepper: bytes) -> bytes:
     """What is stored: without the pepper, whoever can write to the store still cannot make a key."""
-    return hmac.digest(pepper, value.encode(), "sha256")
+    return hmac.digest(pepper, value.encode("utf-8", "surrogatepass"), "sha256")
 
 
 def redact(value: str) -> str:

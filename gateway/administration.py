@@ -1,0 +1,279 @@
+"""What operators may do to tenants, limits and keys: each change and its audit row in one transaction.
+
+Used by the command line and the admin pages. It knows no HTTP and no terminal; who the actor is, its caller
+says. Raises AdministrationError with a line for the operator, or StoreUnavailable.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.audit import queries as audit
+from gateway.db import Database
+from gateway.keys import queries as keys
+from gateway.keys.key import ApiKey, IssuedKey
+from gateway.keys.secret import digest, make_key, redact
+from gateway.quotas import queries as quotas
+from gateway.quotas.limits import TenantLimits
+from gateway.quotas.policy import change_limit, refill
+from gateway.tenants import queries as tenants
+from gateway.tenants.errors import AlreadyExists, BadValue, NoSuchThing
+from gateway.tenants.ids import KeyId, ProjectId, TenantId
+from gateway.tenants.tenant import Tenant
+
+MAX_NAME_CHARACTERS: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantSummary:
+    """One line of the list of tenants. `num_keys` are those that still let somebody in."""
+
+    tenant: Tenant
+    limits: TenantLimits
+    num_keys: int
+    num_live_requests: int
+
+
+async def create_tenant(
+    database: Database, actor: str, name: str, *, limits: TenantLimits | None = None, weight: float = 1.0
+) -> Tenant:
+    """A new tenant with its first project. Without `limits` it is unlimited."""
+    name = _checked_name(name)
+    if not 0 < weight < float("inf"):
+        raise BadValue("A tenant's weight must be a number above 0.")
+    try:
+        async with database.transaction() as connection:
+            return await _add_tenant(connection, actor, name, limits=limits or TenantLimits(), weight=weight)
+    except IntegrityError as error:  # somebody else made it in the same moment
+        raise AlreadyExists(f"A tenant called {name!r} exists already.") from error
+
+
+async def list_tenants(database: Database) -> Sequence[TenantSummary]:
+    """Every tenant, by name, with what it may use and what it has in use right now."""
+    async with database.transaction() as connection:
+        all_tenants = await tenants.all_by_name(connection)
+        standings = await quotas.standings(connection, [tenant.id for tenant in all_tenants])
+        num_keys = await keys.num_usable_by_tenant(connection)
+    return [
+        TenantSummary(
+            tenant=tenant,
+            limits=standings[tenant.id].standing.limits,
+            num_keys=num_keys.get(tenant.id, 0),
+            num_live_requests=standings[tenant.id].standing.num_live,
+        )
+        for tenant in all_tenants
+    ]
+
+
+async def get_tenant(database: Database, name_or_id: str) -> TenantSummary:
+    """One tenant, by name or id. Raises NoSuchThing."""
+    async with database.transaction() as connection:
+        tenant = await _tenant(connection, name_or_id)
+        timed = (await quotas.standings(connection, [tenant.id]))[tenant.id]
+        num_keys = await keys.num_usable_by_tenant(connection)
+    return TenantSummary(
+        tenant=tenant,
+        limits=timed.standing.limits,
+        num_keys=num_keys.get(tenant.id, 0),
+        num_live_requests=timed.standing.num_live,
+    )
+
+
+async def set_limits(
+    database: Database, actor: str, tenant_name_or_id: str, limits: TenantLimits
+) -> TenantLimits:
+    """Replaces a tenant's limits; binding for the next request. What was used stays used."""
+    async with database.transaction() as connection:
+        tenant = await _tenant(connection, tenant_name_or_id)
+        old = await _change_limits(connection, tenant.id, limits)
+        await audit.record(
+            connection,
+            actor=actor,
+            action="tenant.set_limits",
+            subject=tenant.id,
+            before=asdict(old),
+            after=asdict(limits),
+        )
+    return limits
+
+
+async def set_tenant_enabled(
+    database: Database, actor: str, tenant_name_or_id: str, *, enabled: bool
+) -> Tenant:
+    """A disabled tenant's keys are refused everywhere within two seconds; its running requests finish."""
+    async with database.transaction() as connection:
+        tenant = await _tenant(connection, tenant_name_or_id, for_update=True)
+        changed = await tenants.set_enabled(connection, tenant.id, enabled=enabled)
+        await audit.record(
+            connection,
+            actor=actor,
+            action="tenant.enable" if enabled else "tenant.disable",
+            subject=tenant.id,
+            before={"enabled": tenant.disabled_at is None},
+            after={"enabled": enabled},
+        )
+    return changed
+
+
+async def issue_key(
+    database: Database,
+    pepper: bytes,
+    actor: str,
+    tenant_name_or_id: str,
+    *,
+    name: str,
+    expires_at: datetime | None = None,
+) -> IssuedKey:
+    """A new key of a tenant. The secret in the answer is nowhere else, and never again."""
+    name = _checked_name(name)
+    if expires_at is not None and (expires_at.tzinfo is None or expires_at <= datetime.now(UTC)):
+        raise BadValue("A key's expiry must be in the future and name its time zone.")
+    async with database.transaction() as connection:
+        tenant = await _tenant(connection, tenant_name_or_id)
+        project = await tenants.first_project(connection, tenant.id)
+        issued = await _add_key(connection, pepper, tenant.id, project, name=name, expires_at=expires_at)
+        await audit.record(
+            connection, actor=actor, action="key.issue", subject=issued.key.id, after=_facts(issued.key)
+        )
+    return issued
+
+
+async def list_keys(database: Database, tenant_name_or_id: str | None = None) -> Sequence[ApiKey]:
+    """A tenant's keys, or everybody's: newest first."""
+    async with database.transaction() as connection:
+        if tenant_name_or_id is None:
+            return await keys.all_of(connection, None)
+        tenant = await _tenant(connection, tenant_name_or_id)
+        return await keys.all_of(connection, tenant.id)
+
+
+async def rotate_key(database: Database, pepper: bytes, actor: str, key: KeyId) -> IssuedKey:
+    """A new key of the same name, project and expiry; the old one is revoked with it."""
+    async with database.transaction() as connection:
+        old = await _live_key(connection, key)
+        issued = await _add_key(
+            connection, pepper, old.tenant, old.project, name=old.name, expires_at=old.expires_at
+        )
+        await keys.revoke(connection, old.id)
+        await audit.record(
+            connection,
+            actor=actor,
+            action="key.rotate",
+            subject=old.id,
+            before=_facts(old),
+            after=_facts(issued.key),
+        )
+    return issued
+
+
+async def revoke_key(database: Database, actor: str, key: KeyId) -> ApiKey:
+    """Ends a key; refused everywhere within two seconds."""
+    async with database.transaction() as connection:
+        old = await _live_key(connection, key)
+        await keys.revoke(connection, old.id)
+        await audit.record(connection, actor=actor, action="key.revoke", subject=old.id, before=_facts(old))
+        revoked = await keys.find(connection, old.id)
+    assert revoked is not None
+    return revoked
+
+
+async def _add_tenant(
+    connection: AsyncConnection, actor: str, name: str, *, limits: TenantLimits, weight: float
+) -> Tenant:
+    if await tenants.name_is_taken(connection, name):
+        raise AlreadyExists(f"A tenant called {name!r} exists already.")
+    tenant = await tenants.add(
+        connection,
+        tenant_id=TenantId(f"ten_{secrets.token_hex(12)}"),
+        project_id=ProjectId(f"proj_{secrets.token_hex(12)}"),
+        name=name,
+        weight=weight,
+    )
+    await quotas.add_bucket(connection, tenant.id)
+    await _change_limits(connection, tenant.id, limits)
+    await audit.record(
+        connection,
+        actor=actor,
+        action="tenant.create",
+        subject=tenant.id,
+        after={"name": name, "weight": weight, **asdict(limits)},
+    )
+    return tenant
+
+
+async def _change_limits(connection: AsyncConnection, tenant: TenantId, limits: TenantLimits) -> TenantLimits:
+    """Returns the old ones. The bucket is brought up to date under the old limit first."""
+    await quotas.lock(connection, [tenant])
+    timed = (await quotas.standings(connection, [tenant]))[tenant]
+    standing = refill(timed.standing, elapsed_seconds=timed.elapsed_seconds)
+    available = change_limit(
+        available=standing.available,
+        old=standing.limits.tokens_per_minute,
+        new=limits.tokens_per_minute,
+        held_tokens=standing.held_tokens,
+    )
+    await quotas.save_buckets(connection, {tenant: (available, timed.now)})
+    await quotas.save_limits(connection, tenant, limits)
+    return standing.limits
+
+
+async def _add_key(
+    connection: AsyncConnection,
+    pepper: bytes,
+    tenant: TenantId,
+    project: ProjectId,
+    *,
+    name: str,
+    expires_at: datetime | None,
+) -> IssuedKey:
+    made = make_key()
+    key = await keys.add(
+        connection,
+        key=made.id,
+        tenant_id=tenant,
+        project=project,
+        name=name,
+        digest=digest(made.value, pepper=pepper),
+        redacted_value=redact(made.value),
+        expires_at=expires_at,
+    )
+    return IssuedKey(secret=made.value, key=key)
+
+
+async def _tenant(connection: AsyncConnection, name_or_id: str, *, for_update: bool = False) -> Tenant:
+    tenant = await tenants.find(connection, name_or_id, for_update=for_update)
+    if tenant is None:
+        raise NoSuchThing(f"There is no tenant {name_or_id!r}.")
+    return tenant
+
+
+async def _live_key(connection: AsyncConnection, key: KeyId) -> ApiKey:
+    found = await keys.find(connection, key, for_update=True)
+    if found is None:
+        raise NoSuchThing(f"There is no key {key!r}.")
+    if found.revoked_at is not None:
+        raise BadValue(f"The key {key} is revoked already.")
+    return found
+
+
+def _checked_name(name: str) -> str:
+    name = name.strip()
+    if not name or len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
+        raise BadValue(f"A name must be 1 to {MAX_NAME_CHARACTERS} printable characters.")
+    return name
+
+
+def _facts(key: ApiKey) -> audit.Facts:
+    """What the audit trail says of a key: nothing that lets anybody in."""
+    return {
+        "id": key.id,
+        "tenant": key.tenant,
+        "name": key.name,
+        "redacted_value": key.redacted_value,
+        "expires_at": None if key.expires_at is None else key.expires_at.isoformat(),
+    }

@@ -1,0 +1,185 @@
+"""All SQL of API keys."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import RowMapping, Select, func, insert, or_, select, union, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.keys.key import ApiKey
+from gateway.keys.tables import api_key
+from gateway.tenants.ids import KeyId, ProjectId, TenantId
+from gateway.tenants.tables import tenant
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyRecord:
+    """What a presented key is checked against. `expires_in_seconds` is by the store's clock."""
+
+    id: KeyId
+    tenant: TenantId
+    tenant_name: str
+    tenant_disabled: bool
+    weight: float
+    project: ProjectId
+    digest: bytes = field(repr=False)
+    revoked: bool
+    expires_in_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """Keys that changed, themselves or by their tenant, up to `now` by the store's clock."""
+
+    keys: frozenset[KeyId]
+    now: datetime
+
+
+async def record(connection: AsyncConnection, key: KeyId) -> KeyRecord | None:
+    """The key of this public id, whoever it belongs to."""
+    rows = await connection.execute(
+        select(
+            api_key.c.id,
+            api_key.c.tenant_id,
+            api_key.c.project_id,
+            api_key.c.secret_hash,
+            api_key.c.revoked_at.is_not(None).label("revoked"),
+            func.extract("epoch", api_key.c.expires_at - func.clock_timestamp()).label("expires_in"),
+            tenant.c.name.label("tenant_name"),
+            tenant.c.weight,
+            tenant.c.disabled_at.is_not(None).label("disabled"),
+        )
+        .join(tenant, tenant.c.id == api_key.c.tenant_id)
+        .where(api_key.c.id == key)
+    )
+    row = rows.mappings().one_or_none()
+    return None if row is None else _record(row)
+
+
+async def changes_since(
+    connection: AsyncConnection, since: datetime | None, *, overlap_seconds: float
+) -> Changes:
+    """What changed after `since`, and in the `overlap_seconds` before it, as commits need not come in order.
+
+    Without `since`: what changed in the overlap before now.
+    """
+    now = await connection.scalar(select(func.now()))
+    assert now is not None
+    start = (now if since is None else since) - func.make_interval(0, 0, 0, 0, 0, 0, overlap_seconds)
+    themselves = select(api_key.c.id).where(api_key.c.updated_at > start)
+    by_tenant = (
+        select(api_key.c.id)
+        .join(tenant, tenant.c.id == api_key.c.tenant_id)
+        .where(tenant.c.updated_at > start)
+    )
+    rows = await connection.execute(union(themselves, by_tenant))  # each half has its index
+    return Changes(keys=frozenset(KeyId(key) for key in rows.scalars()), now=now)
+
+
+async def mark_used(connection: AsyncConnection, keys: Collection[KeyId]) -> None:
+    """Stores that these keys were used just now. Not a change that caches must hear of."""
+    await connection.execute(
+        update(api_key).where(api_key.c.id.in_(sorted(keys))).values(last_used_at=func.now())
+    )
+
+
+async def add(
+    connection: AsyncConnection,
+    *,
+    key: KeyId,
+    tenant_id: TenantId,
+    project: ProjectId,
+    name: str,
+    digest: bytes,
+    redacted_value: str,
+    expires_at: datetime | None,
+) -> ApiKey:
+    """Stores a new key."""
+    await connection.execute(
+        insert(api_key).values(
+            id=key,
+            tenant_id=tenant_id,
+            project_id=project,
+            name=name,
+            secret_hash=digest,
+            redacted_value=redacted_value,
+            expires_at=expires_at,
+        )
+    )
+    added = await find(connection, key)
+    assert added is not None
+    return added
+
+
+async def find(connection: AsyncConnection, key: KeyId, *, for_update: bool = False) -> ApiKey | None:
+    """By public id, whoever it belongs to: for operators."""
+    found = _visible().where(api_key.c.id == key)
+    rows = await connection.execute(found.with_for_update(of=api_key) if for_update else found)
+    row = rows.mappings().one_or_none()
+    return None if row is None else _api_key(row)
+
+
+async def all_of(connection: AsyncConnection, tenant_id: TenantId | None) -> Sequence[ApiKey]:
+    """A tenant's keys, or everybody's: newest first."""
+    found = _visible().order_by(api_key.c.created_at.desc(), api_key.c.id)
+    if tenant_id is not None:
+        found = found.where(api_key.c.tenant_id == tenant_id)
+    rows = await connection.execute(found)
+    return [_api_key(row) for row in rows.mappings()]
+
+
+async def num_usable_by_tenant(connection: AsyncConnection) -> dict[TenantId, int]:
+    """How many keys of each tenant still let somebody in; tenants with none are absent."""
+    expires_later = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > func.now())
+    rows = await connection.execute(
+        select(api_key.c.tenant_id, func.count())
+        .where(api_key.c.revoked_at.is_(None), expires_later)
+        .group_by(api_key.c.tenant_id)
+    )
+    return {TenantId(tenant_id): num_keys for tenant_id, num_keys in rows}
+
+
+async def revoke(connection: AsyncConnection, key: KeyId) -> None:
+    """Ends a key now; one that has ended stays as it is."""
+    await connection.execute(
+        update(api_key)
+        .where(api_key.c.id == key, api_key.c.revoked_at.is_(None))
+        .values(revoked_at=func.now(), updated_at=func.now())
+    )
+
+
+def _visible() -> Select[tuple[object, ...]]:
+    return select(
+        *(column for column in api_key.c if column is not api_key.c.secret_hash),
+        tenant.c.name.label("tenant_name"),
+    ).join(tenant, tenant.c.id == api_key.c.tenant_id)
+
+
+def _api_key(row: RowMapping) -> ApiKey:
+    return ApiKey(
+        id=KeyId(row["id"]),
+        tenant=TenantId(row["tenant_id"]),
+        tenant_name=row["tenant_name"],
+        project=ProjectId(row["project_id"]),
+        name=row["name"],
+        redacted_value=row["redacted_value"],
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        revoked_at=row["revoked_at"],
+        last_used_at=row["last_used_at"],
+    )
+
+
+def _record(row: RowMapping) -> KeyRecord:
+    return KeyRecord(
+        id=KeyId(row["id"]),
+        tenant=TenantId(row["tenant_id"]),
+        tenant_name=row["tenant_name"],
+        tenant_disabled=row["disabled"],
+        weight=row["weight"],
+        project=ProjectId(row["project_id"]),
+        digest=bytes(row["secret_hash"]),
+        revoked=row["revoked"],
+        expires_in_seconds=None if row["expires_in"] is None else float(row["expires_in"]),
+    )

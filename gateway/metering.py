@@ -1,0 +1,270 @@
+"""What a request may use and what it has used: reserved before it runs, settled once when it has ended.
+
+Spans quotas (slots, tokens) and usage (the ledger). What arrives together is committed together: claims of
+one tenant in one transaction, settlements of all tenants in another. It knows no HTTP and no engine.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, assert_never
+
+from engine.protocol import RequestClass, Usage
+from gateway import settlement
+from gateway.db import Database
+from gateway.errors import StoreUnavailable
+from gateway.group_commit import GroupCommit
+from gateway.heartbeat import Heartbeat
+from gateway.keys.caller import Caller
+from gateway.quotas import queries as quotas
+from gateway.quotas.held import Held
+from gateway.quotas.policy import Ask, Granted, NoSlot, NoTokens, decide, refill
+from gateway.quotas.refusals import limit_reached
+from gateway.quotas.reservation import Reservation
+from gateway.settlement import Lost, Settlement, Spent, Voided
+from gateway.tenants.ids import TenantId
+from gateway.usage.outcome import Outcome
+
+BEAT_SECONDS: Final = 1.0
+DEAD_AFTER_SECONDS: Final = 5.0
+FIRST_RETRY_SECONDS: Final = 0.1
+MAX_RETRY_SECONDS: Final = 2.0
+SETTLE_WAIT_SECONDS: Final = 5.0  # a finished answer is not kept from its client longer than that
+FLUSH_SECONDS: Final = 10.0
+USAGE_REPORT_SECONDS: Final = 3.0
+MAX_CLAIM_GROUPS: Final = 1_000  # beyond it, tenants without a claim under way are forgotten
+
+UsageOf = Callable[[int], Awaitable[Mapping[str, Usage]]]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One request that asks to be let in."""
+
+    request_id: str
+    caller: Caller
+    model: str
+    request_class: RequestClass
+    ask: Ask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """One request that was let in, as promised and as stored."""
+
+    granted: Granted
+    held: Held
+
+
+Answer = Admitted | NoSlot | NoTokens
+
+
+class Metering:
+    """One gateway process's promises. `usage_of(epoch)` tells what the engines did for a life that ended."""
+
+    def __init__(
+        self,
+        database: Database,
+        replica_name: str,
+        usage_of: UsageOf | None = None,
+        *,
+        beat_seconds: float = BEAT_SECONDS,
+        dead_after_seconds: float = DEAD_AFTER_SECONDS,
+    ) -> None:
+        self._database = database
+        self._usage_of = usage_of
+        self._claims: dict[TenantId, GroupCommit[Claim, Answer]] = {}
+        self._settlements: GroupCommit[Settlement, None] = GroupCommit(self._settle_group)
+        self._live: dict[str, Held] = {}
+        self._settling: dict[str, asyncio.Future[None]] = {}
+        self._heartbeat = Heartbeat(
+            database,
+            replica_name,
+            on_dead=self._sweep,
+            beat_seconds=beat_seconds,
+            dead_after_seconds=dead_after_seconds,
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The number of this process's life, once started."""
+        return self._heartbeat.epoch
+
+    def reconcile_with(self, usage_of: UsageOf) -> None:
+        """From now on asks `usage_of(epoch)` what a dead life's requests used."""
+        self._usage_of = usage_of
+
+    async def start(self) -> None:
+        """Registers this life and begins to beat. Raises StoreUnavailable."""
+        await self._heartbeat.start()
+
+    async def stop(self) -> None:
+        """Flushes what is still to be settled, for at most `FLUSH_SECONDS`, and ends this life."""
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                for claims in list(self._claims.values()):  # what nobody waits for is given back
+                    await claims.drain()
+                await self._settlements.drain()
+        except TimeoutError:
+            logger.error("%d settlements not stored; others will sweep them", len(self._settling))
+            self._settlements.cancel()
+        await self._heartbeat.stop(holds_nothing=not self._live and not self._settling)
+
+    async def reserve(
+        self,
+        *,
+        request_id: str,
+        caller: Caller,
+        model: str,
+        request_class: RequestClass,
+        prompt_tokens: int,
+        output_cap: int,
+        output_floor: int,
+    ) -> Reservation:
+        """Takes a slot and tokens of the caller's tenant; `request_id` must be new.
+
+        Raises LimitReached or StoreUnavailable; nothing is counted then, nor when the caller is cancelled.
+        """
+        ask = Ask(prompt_tokens=prompt_tokens, output_cap=output_cap, output_floor=output_floor)
+        claim = Claim(request_id=request_id, caller=caller, model=model, request_class=request_class, ask=ask)
+        match await self._answer_to(claim):
+            case Admitted() as admitted:
+                self._live[request_id] = admitted.held
+                return _reservation(admitted)
+            case NoSlot() | NoTokens() as refusal:
+                raise limit_reached(refusal, model=model, tenant_name=caller.tenant_name)
+            case never:
+                assert_never(never)
+
+    async def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
+        """Frees the slot, gives unused tokens back and writes the ledger: once, however often it is called.
+
+        Queued before the first await, so cancelling the caller changes nothing. Retried while the store is
+        away; returns when stored, or after `SETTLE_WAIT_SECONDS` with the work still queued.
+        """
+        held = self._live.pop(reservation.request_id, None)
+        if held is not None:
+            self._submit(reservation.request_id, Spent(held=held, usage=usage, outcome=outcome))
+        stored = self._settling.get(reservation.request_id)
+        if stored is None:
+            return
+        await asyncio.wait({stored}, timeout=SETTLE_WAIT_SECONDS)
+        if not stored.done():
+            logger.warning("request %s is settled later: the store is away", reservation.request_id)
+
+    async def _answer_to(self, claim: Claim) -> Answer:
+        answer = self._claims_of(claim.caller.tenant).submit(claim)
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            answer.add_done_callback(partial(self._give_back, claim))
+            raise
+        except StoreUnavailable:
+            self._void(claim)  # a commit that broke off may have taken effect
+            raise
+
+    def _claims_of(self, tenant: TenantId) -> GroupCommit[Claim, Answer]:
+        if len(self._claims) > MAX_CLAIM_GROUPS:
+            self._claims = {known: group for known, group in self._claims.items() if not group.is_idle}
+        return self._claims.setdefault(tenant, GroupCommit(partial(self._admit_group, tenant)))
+
+    async def _admit_group(self, tenant: TenantId, claims: Sequence[Claim]) -> list[Answer]:
+        async with self._database.transaction() as connection:
+            await quotas.lock(connection, [tenant])
+            timed = (await quotas.standings(connection, [tenant]))[tenant]
+            standing = refill(timed.standing, elapsed_seconds=timed.elapsed_seconds)
+            after, decisions = decide(standing, [claim.ask for claim in claims])
+            answers: list[Answer] = [
+                Admitted(granted=decision, held=_held(claim, decision, timed))
+                if isinstance(decision, Granted)
+                else decision
+                for claim, decision in zip(claims, decisions, strict=True)
+            ]
+            held = [answer.held for answer in answers if isinstance(answer, Admitted)]
+            if held:
+                await quotas.hold(
+                    connection, tenant, available=after.available, now=timed.now, epoch=self.epoch, held=held
+                )
+        return answers
+
+    def _give_back(self, claim: Claim, answer: "asyncio.Future[Answer]") -> None:
+        """Nobody waits for the answer any more."""
+        failed = not answer.cancelled() and answer.exception() is not None
+        if answer.cancelled() or failed or isinstance(answer.result(), Admitted):
+            self._void(claim)
+
+    def _void(self, claim: Claim) -> None:
+        self._submit(claim.request_id, Voided(request_id=claim.request_id, tenant=claim.caller.tenant))
+
+    def _submit(self, request_id: str, work: Settlement) -> None:
+        stored = self._settlements.submit(work)
+        self._settling[request_id] = stored
+        stored.add_done_callback(partial(self._forget, request_id))
+
+    def _forget(self, request_id: str, stored: "asyncio.Future[None]") -> None:
+        if self._settling.get(request_id) is stored:
+            del self._settling[request_id]
+        if not stored.cancelled() and (error := stored.exception()) is not None:
+            logger.error("request %s could not be settled", request_id, exc_info=error)
+
+    async def _settle_group(self, group: Sequence[Settlement]) -> list[None]:
+        delay = FIRST_RETRY_SECONDS
+        while True:
+            try:
+                await settlement.write(self._database, group)
+            except StoreUnavailable:
+                logger.warning("%d settlements wait for the store", len(group))
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, MAX_RETRY_SECONDS)
+            else:
+                return [None] * len(group)
+
+    async def _sweep(self, epoch: int) -> None:
+        """Settles what a dead life left open, by the engines' count where they have one."""
+        known = await self._usage_by(epoch)
+        async with self._database.transaction() as connection:
+            left = await quotas.held_by(connection, epoch=epoch)
+        logger.warning("epoch %d died with %d requests open", epoch, len(left))
+        for held in left:
+            usage = known.get(held.request_id)
+            work = Lost(held=held) if usage is None else Spent(held=held, usage=usage, outcome=Outcome.LOST)
+            self._submit(held.request_id, work)
+        await self._settlements.drain()
+
+    async def _usage_by(self, epoch: int) -> Mapping[str, Usage]:
+        if self._usage_of is None:
+            return {}
+        try:
+            async with asyncio.timeout(USAGE_REPORT_SECONDS):
+                return await self._usage_of(epoch)
+        except TimeoutError:
+            logger.warning("no engine reported on epoch %d in time", epoch)
+            return {}
+
+
+def _held(claim: Claim, granted: Granted, timed: quotas.TimedStanding) -> Held:
+    return Held(
+        request_id=claim.request_id,
+        tenant=claim.caller.tenant,
+        project=claim.caller.project,
+        key=claim.caller.key,
+        model=claim.model,
+        request_class=claim.request_class,
+        tokens=granted.held_tokens,
+        admitted_at=timed.now,
+    )
+
+
+def _reservation(admitted: Admitted) -> Reservation:
+    return Reservation(
+        request_id=admitted.held.request_id,
+        tenant=admitted.held.tenant,
+        reserved_tokens=admitted.granted.reserved_tokens,
+        max_output_tokens=admitted.granted.max_output_tokens,
+        requests=admitted.granted.requests,
+        tokens=admitted.granted.tokens,
+    )

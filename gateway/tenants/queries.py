@@ -1,0 +1,79 @@
+"""All SQL of tenants and projects."""
+
+from sqlalchemy import ColumnElement, RowMapping, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.tenants.ids import ProjectId, TenantId
+from gateway.tenants.tables import project, tenant
+from gateway.tenants.tenant import Tenant
+
+
+async def add(
+    connection: AsyncConnection, *, tenant_id: TenantId, project_id: ProjectId, name: str, weight: float
+) -> Tenant:
+    """Stores a new tenant with its first project. The name must be free."""
+    rows = await connection.execute(
+        insert(tenant).values(id=tenant_id, name=name, weight=weight).returning(tenant)
+    )
+    await connection.execute(insert(project).values(id=project_id, tenant_id=tenant_id, name="default"))
+    return _tenant(rows.mappings().one())
+
+
+async def find(connection: AsyncConnection, name_or_id: str, *, for_update: bool = False) -> Tenant | None:
+    """By id or name; an id wins over another tenant's name."""
+    found = (
+        select(tenant)
+        .where(or_(tenant.c.id == name_or_id, tenant.c.name == name_or_id))
+        .order_by(tenant.c.id != name_or_id)
+        .limit(1)
+    )
+    rows = await connection.execute(found.with_for_update() if for_update else found)
+    row = rows.mappings().one_or_none()
+    return None if row is None else _tenant(row)
+
+
+async def name_is_taken(connection: AsyncConnection, name: str) -> bool:
+    """Whether a tenant is called so."""
+    return await connection.scalar(select(tenant.c.id).where(tenant.c.name == name)) is not None
+
+
+async def all_by_name(connection: AsyncConnection) -> list[Tenant]:
+    """Every tenant, in the order of names."""
+    rows = await connection.execute(select(tenant).order_by(tenant.c.name))
+    return [_tenant(row) for row in rows.mappings()]
+
+
+async def first_project(connection: AsyncConnection, tenant_id: TenantId) -> ProjectId:
+    """The project a tenant was made with."""
+    found = await connection.scalar(
+        select(project.c.id)
+        .where(project.c.tenant_id == tenant_id)
+        .order_by(project.c.created_at, project.c.id)
+        .limit(1)
+    )
+    assert found is not None, "every tenant is made with a project"
+    return ProjectId(found)
+
+
+async def set_enabled(connection: AsyncConnection, tenant_id: TenantId, *, enabled: bool) -> Tenant:
+    """Marks a tenant as served or not; key caches see the change by `updated_at`."""
+    disabled_at: ColumnElement[object] | None = (
+        None if enabled else func.coalesce(tenant.c.disabled_at, func.now())
+    )
+    rows = await connection.execute(
+        update(tenant)
+        .where(tenant.c.id == tenant_id)
+        .values(disabled_at=disabled_at, updated_at=func.now())
+        .returning(tenant)
+    )
+    return _tenant(rows.mappings().one())
+
+
+def _tenant(row: RowMapping) -> Tenant:
+    return Tenant(
+        id=TenantId(row["id"]),
+        name=row["name"],
+        weight=row["weight"],
+        disabled_at=row["disabled_at"],
+        created_at=row["created_at"],
+    )
