@@ -1,0 +1,60 @@
+# Everything a person does here. Each target works from a clean clone, in any order, twice.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Not compiled ahead: importing compiles what is used, and an install takes half the time.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
+# Triton is of use only beside a GPU; tests install it everywhere and run it interpreted.
+GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
+comma := ,
+PACKAGES := gateway engine kernels admin_ui migrations deploy tests
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test test-slow check format bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+serve: $(VENV)/.runtime ## Run everything on this machine (options: make serve ARGS="--port 9000")
+	@exec $(BIN)/sluice serve $(ARGS)
+
+check: $(VENV)/.development ## Format, lint, types, import contracts, unit and property tests (under a minute)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/unit tests/properties -m "not slow" -q
+
+test: $(VENV)/.development ## All tests that need no GPU, but the slow ones (under 10 minutes)
+	$(BIN)/python -m pytest -m "not slow" -q $(ARGS)
+
+test-slow: $(VENV)/.development ## Crash, soak-in-small, browser and fuzz tests (under 40 minutes)
+	$(BIN)/python -m pytest -m slow -q $(ARGS)
+
+format: $(VENV)/.development ## Format the code and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.development ## Measure the gateway's overhead and the store's latency; prints tables
+	$(BIN)/python -m tests.benchmarks.gateway_overhead
+	$(BIN)/python -m tests.benchmarks.store_latency
+
+clean: ## Remove the virtual environment and caches; data directories stay
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+
+$(VENV)/bin/python:
+	@echo "Making $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit("Sluice needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing Sluice and what it needs (about a minute the first time)"
+	@$(PIP_INSTALL) --editable ".[engine$(GPU_EXTRA)]"
+	@touch $@
+
+$(VENV)/.development: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing Sluice, what it needs and what its tests need"
+	@$(PIP_INSTALL) --editable ".[engine,gpu,dev]"
+	@touch $@ $(VENV)/.runtime

@@ -1,0 +1,145 @@
+"""`sluice serve`, and the single processes of an installation that is spread over machines."""
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+from typing import Annotated, NoReturn
+
+import typer
+
+from deploy import configuration, local, serve_settings
+from deploy.commands.options import ConfigFile, DatabaseUrl, DataDir
+from deploy.configuration import DEFAULT_DATA_DIR
+from deploy.data_directory import DataDirectory
+from deploy.failure import Failure
+from deploy.gateway_workers import worker_specs
+from deploy.listener import bind
+from deploy.metrics_server import MetricsServer
+from deploy.probe import is_up
+from deploy.progress import Progress
+from deploy.store import configured_url, store_url
+from deploy.supervisor import Supervisor, python
+from gateway.settings import GatewaySettings, load_settings
+from migrations import run as migrations
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
+Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the API.", show_default="8080")]
+AdminPort = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port of the admin UI.", show_default="8081")
+]
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Gateway processes that share the port.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="A name, a Hugging Face directory, a .gguf file or a hub id.",
+        show_default="smollm2-135m-instruct",
+    ),
+]
+
+
+def serve(
+    host: Host = None,
+    port: Port = None,
+    admin_port: AdminPort = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    model: Model = None,
+    workers: Workers = 1,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 0,
+    config: ConfigFile = None,
+) -> None:
+    """Runs everything on this machine: Postgres, engine, gateway and admin UI."""
+    configuration.use_config_file(config)
+    configuration.set_options({"gateway.host": host, "gateway.port": port, "admin.port": admin_port})
+    configuration.set_options({"engine.model": model})
+    settings = serve_settings.load()
+    options = local.LocalOptions(
+        data_dir=data_dir,
+        model=settings.engine.model,
+        num_workers=workers,
+        host=settings.gateway.host,
+        port=settings.gateway.port,
+        admin_host=settings.admin.host,
+        admin_port=settings.admin.port,
+        metrics_port=metrics_port,
+    )
+    asyncio.run(local.serve(options, Progress()))
+
+
+def gateway(
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = 1,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Of /metrics.")] = 9100,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    config: ConfigFile = None,
+) -> None:
+    """Runs the gateway: the API that tenants use."""
+    configuration.use_config_file(config)
+    configuration.set_options({"gateway.host": host, "gateway.port": port})
+    directory = DataDirectory(data_dir.resolve())
+    directory.create()
+    asyncio.run(_run_gateway(load_settings(), directory, num_workers=workers, metrics_port=metrics_port))
+
+
+def engine(
+    listen: Annotated[str | None, typer.Option(help="host:port", show_default="127.0.0.1:8090")] = None,
+    model: Model = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    config: ConfigFile = None,
+) -> None:
+    """Runs one engine: a model replica that gateways connect to."""
+    configuration.use_config_file(config)
+    configuration.set_options({"engine.listen": listen, "engine.model": model, "data_dir": str(data_dir)})
+    _become("deploy.engine_process")
+
+
+def admin(host: Host = None, admin_port: AdminPort = None, config: ConfigFile = None) -> None:
+    """Runs the admin UI."""
+    configuration.use_config_file(config)
+    configuration.set_options({"admin.host": host, "admin.port": admin_port})
+    _become("deploy.admin_process")
+
+
+def migrate(data_dir: DataDir = DEFAULT_DATA_DIR, database_url: DatabaseUrl = None) -> None:
+    """Brings the database to the newest schema."""
+    with store_url(data_dir=data_dir, database_url=database_url) as url:
+        if configured_url(database_url) is not None:
+            migrations.upgrade(url)
+    print("The database has the newest schema.")
+
+
+async def _run_gateway(
+    settings: GatewaySettings, directory: DataDirectory, *, num_workers: int, metrics_port: int
+) -> None:
+    stop, progress = asyncio.Event(), Progress()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    listener = bind(settings.gateway.host, settings.gateway.port, option="--port")
+    metrics = MetricsServer(directory.metrics, host="127.0.0.1", port=metrics_port)
+    supervisor = Supervisor(log_directory=directory.logs, say=progress.say)
+    specs = worker_specs(
+        num_workers=num_workers,
+        listener=listener,
+        metrics=metrics,
+        drain_seconds=settings.gateway.drain_seconds,
+    )
+    url = f"http://{settings.gateway.host}:{listener.getsockname()[1]}"
+    async with AsyncExitStack() as at_exit:
+        at_exit.callback(metrics.stop)
+        at_exit.push_async_callback(supervisor.stop)
+        for spec in specs:
+            with progress.step(spec.name):
+                child = await supervisor.start(spec)
+                await child.until_ready(lambda: is_up(f"{url}/healthz"))
+        print(f"Gateway at {url}/v1, metrics at {metrics.url}. Ctrl-C stops it.", flush=True)
+        await stop.wait()
+
+
+def _become(module: str) -> NoReturn:
+    """Replaces this process, so that signals and the exit status are the part's own."""
+    command = python(module)
+    try:
+        os.execv(command[0], command)  # noqa: S606  # our own interpreter and module
+    except OSError as error:
+        raise Failure(f"cannot start {module}: {error.strerror}") from error

@@ -1,0 +1,144 @@
+"""`sluice tenants`: who may use the model, and how much of it."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from deploy.commands.options import AsJson, DatabaseUrl, DataDir, print_json, print_table, with_store
+from deploy.configuration import DEFAULT_DATA_DIR
+from gateway import administration
+from gateway.administration import TenantSummary
+from gateway.db import Database
+from gateway.quotas.limits import TenantLimits
+from gateway.tenants.tenant import Tenant
+
+ACTOR = "sluice command"
+
+app = typer.Typer(no_args_is_help=True, help="Create, list and change tenants.")
+
+Concurrency = Annotated[
+    int | None,
+    typer.Option("--concurrent-requests", min=0, help="Most requests at once. Without it: unlimited."),
+]
+TokensPerMinute = Annotated[
+    int | None,
+    typer.Option("--tokens-per-minute", min=0, help="Most prompt and output tokens. Without it: unlimited."),
+]
+
+
+@app.command()
+def create(
+    name: str,
+    concurrent_requests: Concurrency = None,
+    tokens_per_minute: TokensPerMinute = None,
+    weight: Annotated[float, typer.Option(help="Share of the model relative to other tenants.")] = 1.0,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Makes a tenant with its first project."""
+    limits = TenantLimits(concurrent_requests=concurrent_requests, tokens_per_minute=tokens_per_minute)
+
+    async def verb(database: Database) -> Tenant:
+        return await administration.create_tenant(database, ACTOR, name, limits=limits, weight=weight)
+
+    tenant = with_store(verb, data_dir=data_dir, database_url=database_url)
+    if as_json:
+        print_json(asdict(tenant))
+    else:
+        print(f"Tenant {tenant.name} made. A key for it: sluice keys create --tenant {tenant.name}")
+
+
+@app.command("list")
+def list_(
+    data_dir: DataDir = DEFAULT_DATA_DIR, database_url: DatabaseUrl = None, as_json: AsJson = False
+) -> None:
+    """Shows every tenant with its limits and what it has in use."""
+    summaries = with_store(administration.list_tenants, data_dir=data_dir, database_url=database_url)
+    if as_json:
+        print_json([asdict(summary) for summary in summaries])
+        return
+    print_table(
+        ["name", "weight", "keys", "in use", "concurrent requests", "tokens per minute", "state"],
+        [_row(summary) for summary in summaries],
+        empty="No tenants yet. Make one: sluice tenants create NAME",
+    )
+
+
+@app.command()
+def show(
+    name: str,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shows one tenant."""
+
+    async def verb(database: Database) -> TenantSummary:
+        return await administration.get_tenant(database, name)
+
+    summary = with_store(verb, data_dir=data_dir, database_url=database_url)
+    if as_json:
+        print_json(asdict(summary))
+        return
+    facts = ["id", "name", "weight", "keys", "in use", "concurrent requests", "tokens per minute", "state"]
+    values = [summary.tenant.id, *_row(summary)]
+    print_table(["", ""], list(zip(facts, values, strict=True)), empty="")
+
+
+@app.command()
+def update(
+    name: str,
+    concurrent_requests: Annotated[
+        str | None, typer.Option("--concurrent-requests", help="A number, or 'unlimited'.")
+    ] = None,
+    tokens_per_minute: Annotated[
+        str | None, typer.Option("--tokens-per-minute", help="A number, or 'unlimited'.")
+    ] = None,
+    enabled: Annotated[
+        bool | None, typer.Option("--enable/--disable", help="Whether its keys let anybody in.")
+    ] = None,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Changes limits, or switches a tenant off and on. What is not named stays as it is."""
+
+    async def verb(database: Database) -> None:
+        limits = (await administration.get_tenant(database, name)).limits
+        changed = TenantLimits(
+            concurrent_requests=_limit(concurrent_requests, limits.concurrent_requests),
+            tokens_per_minute=_limit(tokens_per_minute, limits.tokens_per_minute),
+        )
+        if changed != limits:
+            await administration.set_limits(database, ACTOR, name, changed)
+        if enabled is not None:
+            await administration.set_tenant_enabled(database, ACTOR, name, enabled=enabled)
+
+    with_store(verb, data_dir=data_dir, database_url=database_url)
+    print(f"Tenant {name} changed; it binds within 2 seconds.")
+
+
+def _limit(text: str | None, current: int | None) -> int | None:
+    if text is None:
+        return current
+    if text == "unlimited":
+        return None
+    if not text.isdigit():
+        raise typer.BadParameter(f"a limit is a number or 'unlimited', not '{text}'")
+    return int(text)
+
+
+def _row(summary: TenantSummary) -> list[object]:
+    def shown(limit: int | None) -> object:
+        return "unlimited" if limit is None else limit
+
+    return [
+        summary.tenant.name,
+        f"{summary.tenant.weight:g}",
+        summary.num_keys,
+        summary.num_live_requests,
+        shown(summary.limits.concurrent_requests),
+        shown(summary.limits.tokens_per_minute),
+        "enabled" if summary.tenant.disabled_at is None else "disabled",
+    ]

@@ -1,0 +1,34 @@
+"""Sockets to listen on: bound here, or inherited from a supervisor that keeps them over restarts."""
+
+import socket
+
+
+class AddressUnavailable(Exception):
+    """Nothing can listen there; the message is one line that says why."""
+
+
+def bind(host: str, port: int, *, option: str) -> socket.socket:
+    """A listening socket on `host:port` (port 0: any free one); `option` is what the user would change."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise AddressUnavailable(
+            f"cannot listen on {host}:{port}: {reason.lower()}; choose another with {option}"
+        ) from error
+
+
+def open_listener(address: str, *, option: str) -> socket.socket:
+    """The socket that `address` names: "host:port", or "fd:N" for one inherited from a supervisor."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdigit():
+        raise AddressUnavailable(f"'{address}' is no address; write host:port in {option}")
+    if host == "fd":
+        return socket.socket(fileno=int(port))
+    return bind(host.strip("[]"), int(port), option=option)
+
+
+def port_of(listener: socket.socket) -> int:
+    """The port that a bound socket got."""
+    return int(listener.getsockname()[1])

@@ -1,0 +1,209 @@
+"""Everything on one machine: `sluice serve` starts the parts in order, keeps them running and stops them.
+
+    model ─┬─▶ engine ──────────────────────────────────┬─▶ gateway workers, admin UI ──▶ ready
+           └─▶ Postgres ──▶ schema ──▶ first tenant, key ┘
+
+What stops, stops in the reverse order, so that nobody loses what they stand on.
+"""
+
+import asyncio
+import ipaddress
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy import banner, configuration, first_start, models, probe
+from deploy.data_directory import DataDirectory
+from deploy.failure import Failure
+from deploy.first_start import FirstStart
+from deploy.gateway_workers import LISTENER_VARIABLE, worker_specs
+from deploy.listener import bind, port_of
+from deploy.metrics_server import MetricsServer
+from deploy.postgres_keeper import PostgresKeeper
+from deploy.progress import Progress
+from deploy.store import DATABASE_URL_VARIABLE, configured_url
+from deploy.supervisor import ChildSpec, Supervisor, python
+from gateway.settings import GatewaySettings, load_settings
+from migrations import run as migrations
+
+LOOPBACK = "127.0.0.1"
+ENGINE_STOP_SECONDS = 15.0
+ADMIN_STOP_SECONDS = 6.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions:
+    """What the command line says."""
+
+    data_dir: Path
+    model: str
+    num_workers: int
+    host: str
+    port: int
+    admin_host: str
+    admin_port: int
+    metrics_port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listeners:
+    """The sockets that children inherit; they are bound before anything starts, and kept over restarts."""
+
+    api: socket.socket
+    admin: socket.socket
+    engine: socket.socket
+
+    @classmethod
+    def bind(cls, options: LocalOptions) -> "Listeners":
+        """Binds all of them; raises AddressUnavailable naming the option to change."""
+        return cls(
+            api=bind(options.host, options.port, option="--port"),
+            admin=bind(options.admin_host, options.admin_port, option="--admin-port"),
+            engine=bind(LOOPBACK, 0, option="engine.listen"),
+        )
+
+
+async def serve(options: LocalOptions, progress: Progress) -> None:
+    """Runs until Ctrl-C or SIGTERM. Raises the one-line error of whatever cannot start."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as at_exit:
+        starting = asyncio.create_task(LocalServer(options, progress, at_exit).start())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            print(_result(starting), flush=True)
+            await stopping
+        progress.say("stopping")
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+
+def _result(starting: asyncio.Task[str]) -> str:
+    """What the start came to; of several parts that failed at once, the first tells why."""
+    try:
+        return starting.result()
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from group
+
+
+class LocalServer:
+    """The parts of one run; what each needs to be stopped is left with `at_exit`."""
+
+    def __init__(self, options: LocalOptions, progress: Progress, at_exit: AsyncExitStack) -> None:
+        self._options = options
+        self._progress = progress
+        self._at_exit = at_exit
+        self._directory = DataDirectory(options.data_dir.resolve())
+        self._directory.create()
+        self._listeners = Listeners.bind(options)
+        self._metrics = MetricsServer(self._directory.metrics, host=LOOPBACK, port=options.metrics_port)
+        self._supervisor = Supervisor(log_directory=self._directory.logs, say=progress.say)
+
+    async def start(self) -> str:
+        """Starts everything; returns what to tell the person at the terminal."""
+        self._at_exit.callback(self._metrics.stop)
+        store_exit = await self._at_exit.enter_async_context(AsyncExitStack())
+        self._at_exit.push_async_callback(self._supervisor.stop)  # children first, then what they stand on
+        self._set_environment()
+        with self._progress.step(f"model {self._options.model}"):
+            await asyncio.to_thread(models.find, self._options.model, self._directory.path)
+        async with asyncio.TaskGroup() as group:
+            opening = group.create_task(self._open_store(store_exit))
+            group.create_task(self._start_engine())
+        settings, first = opening.result()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._start_admin())
+            for spec in self._worker_specs(settings):
+                group.create_task(self._start_child(spec, self._url(self._listeners.api) + "/readyz"))
+        return await self._banner(settings, first)
+
+    def _set_environment(self) -> None:
+        """Tells the children where the others are, and gives an embedded store its secrets."""
+        if configured_url(None) is None:
+            configuration.use_secrets_of(self._directory)
+        configuration.set_options(
+            {
+                "data_dir": str(self._directory.path),
+                "engine.model": self._options.model,
+                "engine.listen": f"fd:{self._listeners.engine.fileno()}",
+                "gateway.engines": self._url(self._listeners.engine, scheme="ws"),
+                "admin.api_url": self._url(self._listeners.api),
+            }
+        )
+
+    async def _open_store(self, at_exit: AsyncExitStack) -> tuple[GatewaySettings, FirstStart]:
+        if configured_url(None) is None:
+            with self._progress.step("Postgres"):
+                postgres = await PostgresKeeper.start(self._directory.path, self._progress.say)
+            at_exit.push_async_callback(postgres.stop)
+            os.environ[DATABASE_URL_VARIABLE] = postgres.url
+        settings = load_settings()
+        with self._progress.step("database schema"):
+            await asyncio.to_thread(migrations.upgrade, settings.database_url)
+        return settings, await first_start.prepare(settings, self._directory)
+
+    async def _start_engine(self) -> None:
+        listener = self._listeners.engine
+        spec = ChildSpec(
+            name="engine",
+            command=python("deploy.engine_process"),
+            file_descriptors=(listener.fileno(),),
+            stop_seconds=ENGINE_STOP_SECONDS,
+        )
+        await self._start_child(spec, self._url(listener) + "/healthz")
+
+    async def _start_admin(self) -> None:
+        listener = self._listeners.admin
+        spec = ChildSpec(
+            name="admin",
+            command=python("deploy.admin_process"),
+            environment={LISTENER_VARIABLE: f"fd:{listener.fileno()}"},
+            file_descriptors=(listener.fileno(),),
+            stop_seconds=ADMIN_STOP_SECONDS,
+        )
+        await self._start_child(spec, self._url(listener) + "/healthz")
+
+    def _worker_specs(self, settings: GatewaySettings) -> list[ChildSpec]:
+        return worker_specs(
+            num_workers=self._options.num_workers,
+            listener=self._listeners.api,
+            metrics=self._metrics,
+            drain_seconds=settings.gateway.drain_seconds,
+        )
+
+    async def _start_child(self, spec: ChildSpec, health_url: str) -> None:
+        with self._progress.step(spec.name):
+            child = await self._supervisor.start(spec)
+            await child.until_ready(lambda: probe.is_up(health_url))
+
+    async def _banner(self, settings: GatewaySettings, first: FirstStart) -> str:
+        engine_url = self._url(self._listeners.engine, scheme="ws")
+        described = await probe.describe_engine(engine_url, settings.secrets.engine_shared)
+        if described is None:
+            raise Failure(f"the engine went away while starting; see {self._directory.logs}/engine.log")
+        return banner.text(
+            addresses=banner.Addresses(
+                api=self._url(self._listeners.api),
+                admin=self._url(self._listeners.admin),
+                gateway_metrics=self._metrics.url,
+                engine=self._url(self._listeners.engine),
+            ),
+            engine=described,
+            first=first,
+            directory=self._directory,
+            num_workers=self._options.num_workers,
+            seconds=self._progress.seconds(),
+        )
+
+    def _url(self, listener: socket.socket, *, scheme: str = "http") -> str:
+        """Where a child can be reached from this machine."""
+        bound = ipaddress.ip_address(listener.getsockname()[0])
+        if bound.is_unspecified:  # every address of this machine, so loopback too
+            bound = ipaddress.ip_address(LOOPBACK if bound.version == 4 else "::1")
+        host = f"[{bound}]" if bound.version == 6 else str(bound)
+        return f"{scheme}://{host}:{port_of(listener)}"
