@@ -5,6 +5,7 @@
 
 import os
 from dataclasses import fields
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -106,6 +107,7 @@ class EngineSettings(BaseSettings):
         env_prefix="SLUICE_", env_nested_delimiter="__", extra="ignore", frozen=True
     )
 
+    data_dir: Path = Path("sluice-data")
     engine: EngineSection = EngineSection()
     scheduler: SchedulerSection = SchedulerSection()
     slo: SloSection = SloSection()
