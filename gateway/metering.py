@@ -1,18 +1,18 @@
 """What a request may use and what it has used: reserved before it runs, settled once when it has ended.
 
-Spans quotas (slots, tokens) and usage (the ledger). What arrives together is committed together: claims of
-one tenant in one transaction, settlements of all tenants in another. It knows no HTTP and no engine.
+Spans quotas (slots, tokens) and usage (the ledger). What arrives together is committed together:
+claims in one transaction, settlements in another. It knows no HTTP and no engine.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, assert_never
 
 from engine.protocol import RequestClass, Usage
-from gateway import settlement
+from gateway import admission, settlement
+from gateway.admission import Admitted, Answer, Claim
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
 from gateway.group_commit import GroupCommit
@@ -20,11 +20,10 @@ from gateway.heartbeat import Heartbeat
 from gateway.keys.caller import Caller
 from gateway.quotas import queries as quotas
 from gateway.quotas.held import Held
-from gateway.quotas.policy import Ask, Granted, NoSlot, NoTokens, decide, refill
+from gateway.quotas.policy import Ask, NoSlot, NoTokens
 from gateway.quotas.refusals import limit_reached
 from gateway.quotas.reservation import Reservation
 from gateway.settlement import Lost, Settlement, Spent, Voided
-from gateway.tenants.ids import TenantId
 from gateway.usage.outcome import Outcome
 
 BEAT_SECONDS: Final = 1.0
@@ -34,33 +33,10 @@ MAX_RETRY_SECONDS: Final = 2.0
 SETTLE_WAIT_SECONDS: Final = 5.0  # a finished answer is not kept from its client longer than that
 FLUSH_SECONDS: Final = 10.0
 USAGE_REPORT_SECONDS: Final = 3.0
-MAX_CLAIM_GROUPS: Final = 1_000  # beyond it, tenants without a claim under way are forgotten
 
 UsageOf = Callable[[int], Awaitable[Mapping[str, Usage]]]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """One request that asks to be let in."""
-
-    request_id: str
-    caller: Caller
-    model: str
-    request_class: RequestClass
-    ask: Ask
-
-
-@dataclass(frozen=True, kw_only=True)
-class Admitted:
-    """One request that was let in, as promised and as stored."""
-
-    granted: Granted
-    held: Held
-
-
-Answer = Admitted | NoSlot | NoTokens
 
 
 class Metering:
@@ -77,7 +53,7 @@ class Metering:
     ) -> None:
         self._database = database
         self._usage_of = usage_of
-        self._claims: dict[TenantId, GroupCommit[Claim, Answer]] = {}
+        self._claims: GroupCommit[Claim, Answer] = GroupCommit(self._admit_group)
         self._settlements: GroupCommit[Settlement, None] = GroupCommit(self._settle_group)
         self._live: dict[str, Held] = {}
         self._settling: dict[str, asyncio.Future[None]] = {}
@@ -106,8 +82,7 @@ class Metering:
         """Flushes what is still to be settled, for at most `FLUSH_SECONDS`, and ends this life."""
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
-                for claims in list(self._claims.values()):  # what nobody waits for is given back
-                    await claims.drain()
+                await self._claims.drain()  # first, as what nobody waits for any more is given back
                 await self._settlements.drain()
         except TimeoutError:
             logger.error("%d settlements not stored; others will sweep them", len(self._settling))
@@ -157,7 +132,7 @@ class Metering:
             logger.warning("request %s is settled later: the store is away", reservation.request_id)
 
     async def _answer_to(self, claim: Claim) -> Answer:
-        answer = self._claims_of(claim.caller.tenant).submit(claim)
+        answer = self._claims.submit(claim)
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -167,29 +142,9 @@ class Metering:
             self._void(claim)  # a commit that broke off may have taken effect
             raise
 
-    def _claims_of(self, tenant: TenantId) -> GroupCommit[Claim, Answer]:
-        if len(self._claims) > MAX_CLAIM_GROUPS:
-            self._claims = {known: group for known, group in self._claims.items() if not group.is_idle}
-        return self._claims.setdefault(tenant, GroupCommit(partial(self._admit_group, tenant)))
-
-    async def _admit_group(self, tenant: TenantId, claims: Sequence[Claim]) -> list[Answer]:
+    async def _admit_group(self, claims: Sequence[Claim]) -> list[Answer]:
         async with self._database.transaction() as connection:
-            await quotas.lock(connection, [tenant])
-            timed = (await quotas.standings(connection, [tenant]))[tenant]
-            standing = refill(timed.standing, elapsed_seconds=timed.elapsed_seconds)
-            after, decisions = decide(standing, [claim.ask for claim in claims])
-            answers: list[Answer] = [
-                Admitted(granted=decision, held=_held(claim, decision, timed))
-                if isinstance(decision, Granted)
-                else decision
-                for claim, decision in zip(claims, decisions, strict=True)
-            ]
-            held = [answer.held for answer in answers if isinstance(answer, Admitted)]
-            if held:
-                await quotas.hold(
-                    connection, tenant, available=after.available, now=timed.now, epoch=self.epoch, held=held
-                )
-        return answers
+            return await admission.write(connection, claims, epoch=self.epoch)
 
     def _give_back(self, claim: Claim, answer: "asyncio.Future[Answer]") -> None:
         """Nobody waits for the answer any more."""
@@ -244,19 +199,6 @@ class Metering:
         except TimeoutError:
             logger.warning("no engine reported on epoch %d in time", epoch)
             return {}
-
-
-def _held(claim: Claim, granted: Granted, timed: quotas.TimedStanding) -> Held:
-    return Held(
-        request_id=claim.request_id,
-        tenant=claim.caller.tenant,
-        project=claim.caller.project,
-        key=claim.caller.key,
-        model=claim.model,
-        request_class=claim.request_class,
-        tokens=granted.held_tokens,
-        admitted_at=timed.now,
-    )
 
 
 def _reservation(admitted: Admitted) -> Reservation:

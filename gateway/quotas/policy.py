@@ -8,7 +8,6 @@ so over any span of T seconds a tenant uses at most  limit + limit / 60 * T,  ho
 however long requests run. The price: what a long request holds does not refill until it has ended.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -82,13 +81,20 @@ def refill(standing: Standing, *, elapsed_seconds: float) -> Standing:
     return replace(standing, available=min(standing.available + gained, room))
 
 
-def decide(standing: Standing, asks: Sequence[Ask]) -> tuple[Standing, tuple[Decision, ...]]:
-    """Answers the asks in their order, each against what the ones before it left; a refusal takes nothing."""
-    decisions = []
-    for ask in asks:
-        standing, decision = _decide_one(standing, ask)
-        decisions.append(decision)
-    return standing, tuple(decisions)
+def decide(standing: Standing, ask: Ask) -> tuple[Standing, Decision]:
+    """The answer, and what is left afterwards; a refusal takes nothing."""
+    slots = standing.limits.concurrent_requests
+    if slots is not None and standing.num_live >= slots:
+        wait = SLOT_RETRY_AFTER_SECONDS if slots > 0 else None
+        return standing, NoSlot(limit=slots, in_use=standing.num_live, retry_after_seconds=wait)
+    limit = standing.limits.tokens_per_minute
+    if limit is None:
+        return _grant(standing, ask, output=ask.output_cap)
+    floor = _floor_under(limit, ask)
+    output = min(ask.output_cap, int(standing.available // 1) - ask.prompt_tokens)
+    if output < floor:
+        return standing, _no_tokens(standing, limit=limit, requested=ask.prompt_tokens + floor)
+    return _grant(standing, ask, output=output)
 
 
 def release(standing: Standing, *, held_tokens: int, used_tokens: int) -> Standing:
@@ -108,21 +114,6 @@ def change_limit(*, available: float, old: int | None, new: int | None, held_tok
     if old is None:
         return float(new - held_tokens)
     return min(available + new - old, new - held_tokens)
-
-
-def _decide_one(standing: Standing, ask: Ask) -> tuple[Standing, Decision]:
-    slots = standing.limits.concurrent_requests
-    if slots is not None and standing.num_live >= slots:
-        wait = SLOT_RETRY_AFTER_SECONDS if slots > 0 else None
-        return standing, NoSlot(limit=slots, in_use=standing.num_live, retry_after_seconds=wait)
-    limit = standing.limits.tokens_per_minute
-    if limit is None:
-        return _grant(standing, ask, output=ask.output_cap)
-    floor = _floor_under(limit, ask)
-    output = min(ask.output_cap, int(standing.available // 1) - ask.prompt_tokens)
-    if output < floor:
-        return standing, _no_tokens(standing, limit=limit, requested=ask.prompt_tokens + floor)
-    return _grant(standing, ask, output=output)
 
 
 def _floor_under(limit: int, ask: Ask) -> int:

@@ -4,7 +4,7 @@ Whoever counts or changes a tenant's use first takes `lock`, then asks in a late
 what was committed before it began, so one that both waits and counts would count too little.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -42,29 +42,27 @@ _STANDINGS: Final = text(
     """
 )
 
-_SAVE_BUCKETS: Final = text(
-    """
+_SAVE_BUCKETS_SQL: Final = """
     UPDATE quota_bucket b SET available = new.available, refilled_at = new.refilled_at
-    FROM unnest(CAST(:tenants AS text[]), CAST(:available AS float8[]), CAST(:refilled_at AS timestamptz[]))
-         AS new (tenant_id, available, refilled_at)
+    FROM unnest(
+        CAST(:bucket_tenants AS text[]), CAST(:available AS float8[]), CAST(:refilled_at AS timestamptz[])
+    ) AS new (tenant_id, available, refilled_at)
     WHERE b.tenant_id = new.tenant_id
     """
-)
+_SAVE_BUCKETS: Final = text(_SAVE_BUCKETS_SQL)
 
-# One statement, hence one round trip, for the bucket and its reservations.
+# One statement, hence one round trip, for the buckets and what was taken out of them.
 _HOLD: Final = text(
-    """
-    WITH bucket AS (
-        UPDATE quota_bucket SET available = :available, refilled_at = :now WHERE tenant_id = :tenant
-    )
+    f"""
+    WITH buckets AS ({_SAVE_BUCKETS_SQL})
     INSERT INTO reservation
-        (request_id, tenant_id, project_id, key_id, model, request_class, epoch, tokens, admitted_at)
-    SELECT h.request_id, :tenant, h.project_id, h.key_id, h.model, h.request_class, :epoch, h.tokens, :now
-    FROM unnest(
-        CAST(:request_ids AS text[]), CAST(:projects AS text[]), CAST(:keys AS text[]),
-        CAST(:models AS text[]), CAST(:classes AS text[]), CAST(:tokens AS int[])
-    ) AS h (request_id, project_id, key_id, model, request_class, tokens)
-    """
+        (request_id, tenant_id, project_id, key_id, model, request_class, tokens, admitted_at, epoch)
+    SELECT *, CAST(:epoch AS bigint) FROM unnest(
+        CAST(:request_ids AS text[]), CAST(:tenants AS text[]), CAST(:projects AS text[]),
+        CAST(:keys AS text[]), CAST(:models AS text[]), CAST(:classes AS text[]),
+        CAST(:tokens AS int[]), CAST(:admitted_at AS timestamptz[])
+    )
+    """  # noqa: S608 - made of constants
 )
 
 # A reservation without a living replica behind it; `epoch` is all that is left of that replica.
@@ -88,6 +86,10 @@ class TimedStanding:
     now: datetime
 
 
+# Tokens in a tenant's bucket, and the moment up to which it was refilled.
+Buckets = Mapping[TenantId, tuple[float, datetime]]
+
+
 async def lock(connection: AsyncConnection, tenants: Sequence[TenantId]) -> None:
     """Waits for the tenants' buckets, in one order for all, and keeps them until the transaction ends."""
     await connection.execute(_LOCK, {"tenants": list(tenants)})
@@ -101,29 +103,21 @@ async def standings(
     return {TenantId(row["tenant_id"]): _timed_standing(row) for row in rows.mappings()}
 
 
-async def hold(
-    connection: AsyncConnection,
-    tenant: TenantId,
-    *,
-    available: float,
-    now: datetime,
-    epoch: int,
-    held: Sequence[Held],
-) -> None:
-    """Stores what the locked tenant's bucket has left, and who holds the rest from now on."""
+async def hold(connection: AsyncConnection, *, epoch: int, held: Sequence[Held], buckets: Buckets) -> None:
+    """Stores who lives from now on, and what the locked tenants' buckets have left."""
     await connection.execute(
         _HOLD,
         {
-            "tenant": tenant,
-            "available": available,
-            "now": now,
+            **_bucket_values(buckets),
             "epoch": epoch,
             "request_ids": [one.request_id for one in held],
+            "tenants": [one.tenant for one in held],
             "projects": [one.project for one in held],
             "keys": [one.key for one in held],
             "models": [one.model for one in held],
             "classes": [one.request_class.value for one in held],
             "tokens": [one.tokens for one in held],
+            "admitted_at": [one.admitted_at for one in held],
         },
     )
 
@@ -140,18 +134,9 @@ async def delete_reservations(
     return {request_id: tokens for request_id, tokens in gone}
 
 
-async def save_buckets(
-    connection: AsyncConnection, available: dict[TenantId, tuple[float, datetime]]
-) -> None:
-    """Stores what locked tenants' buckets hold, and as of when."""
-    await connection.execute(
-        _SAVE_BUCKETS,
-        {
-            "tenants": list(available),
-            "available": [tokens for tokens, _ in available.values()],
-            "refilled_at": [at for _, at in available.values()],
-        },
-    )
+async def save_buckets(connection: AsyncConnection, buckets: Buckets) -> None:
+    """Stores what locked tenants' buckets hold."""
+    await connection.execute(_SAVE_BUCKETS, _bucket_values(buckets))
 
 
 async def add_bucket(connection: AsyncConnection, tenant: TenantId) -> None:
@@ -220,6 +205,14 @@ async def forget_dead_replicas(connection: AsyncConnection, *, dead_after_second
     silent = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, dead_after_seconds)
     holds = select(reservation.c.request_id).where(reservation.c.epoch == replica.c.epoch).exists()
     await connection.execute(delete(replica).where(replica.c.heartbeat_at < silent, ~holds))
+
+
+def _bucket_values(buckets: Buckets) -> dict[str, list[object]]:
+    return {
+        "bucket_tenants": list(buckets),
+        "available": [tokens for tokens, _ in buckets.values()],
+        "refilled_at": [refilled_at for _, refilled_at in buckets.values()],
+    }
 
 
 def _timed_standing(row: RowMapping) -> TimedStanding:

@@ -71,7 +71,7 @@ def test_use_stays_under_limit_plus_refill_over_every_span(
                 standing = release(standing, held_tokens=held, used_tokens=used)
                 settled.append((now, used))
             case Ask():
-                standing, (decision,) = decide(standing, [event])
+                standing, decision = decide(standing, event)
                 if isinstance(decision, Granted):
                     live.append(decision.held_tokens or 0)
         assert_within(limits, standing, live)
@@ -98,27 +98,17 @@ def assert_spans(limits: TenantLimits, settled: list[tuple[float, int]]) -> None
             assert used <= limit + limit / 60 * (end - start) + 1e-6
 
 
-@given(limits, st.lists(asks(), max_size=10))
-def test_a_group_is_decided_as_its_members_one_by_one(limits: TenantLimits, group: list[Ask]) -> None:
-    together, decisions = decide(full(limits), group)
-    standing, one_by_one = full(limits), []
-    for ask in group:
-        standing, (decision,) = decide(standing, [ask])
-        one_by_one.append(decision)
-    assert (together, decisions) == (standing, tuple(one_by_one))
-
-
 @given(limits, asks())
 def test_a_refusal_takes_nothing(limits: TenantLimits, ask: Ask) -> None:
     before = full(limits)
-    after, (decision,) = decide(before, [ask])
+    after, decision = decide(before, ask)
     if not isinstance(decision, Granted):
         assert after == before
 
 
 @given(limits, asks())
 def test_a_grant_gives_an_output_between_floor_and_cap(limits: TenantLimits, ask: Ask) -> None:
-    _, (decision,) = decide(full(limits), [ask])
+    _, decision = decide(full(limits), ask)
     if isinstance(decision, Granted):
         assert 1 <= decision.max_output_tokens <= ask.output_cap
         assert decision.reserved_tokens == ask.prompt_tokens + decision.max_output_tokens
@@ -132,10 +122,10 @@ def test_waiting_as_long_as_told_is_enough(limit: int, ask: Ask, available: floa
         held_tokens=0,
         num_live=0,
     )
-    _, (decision,) = decide(standing, [ask])
+    _, decision = decide(standing, ask)
     if isinstance(decision, NoTokens) and decision.retry_after_seconds is not None:
         rested = refill(standing, elapsed_seconds=decision.retry_after_seconds + 0.001)
-        _, (again,) = decide(rested, [ask])
+        _, again = decide(rested, ask)
         assert isinstance(again, Granted)
 
 
@@ -151,20 +141,20 @@ def test_a_changed_limit_forgets_nothing_and_overfills_nothing(
 
 
 def test_a_limit_of_no_slots_is_never_worth_a_retry() -> None:
-    _, (decision,) = decide(
-        full(TenantLimits(concurrent_requests=0)), [Ask(prompt_tokens=1, output_cap=1, output_floor=1)]
+    _, decision = decide(
+        full(TenantLimits(concurrent_requests=0)), Ask(prompt_tokens=1, output_cap=1, output_floor=1)
     )
     assert decision == NoSlot(limit=0, in_use=0, retry_after_seconds=None)
 
 
 def test_a_request_that_can_do_with_less_is_clamped_to_a_small_limit() -> None:
     ask = Ask(prompt_tokens=60, output_cap=4_096, output_floor=256)
-    _, (decision,) = decide(full(TenantLimits(tokens_per_minute=100)), [ask])
+    _, decision = decide(full(TenantLimits(tokens_per_minute=100)), ask)
     assert isinstance(decision, Granted)
     assert decision.max_output_tokens == 40
 
 
 def test_a_request_over_the_whole_limit_is_never_worth_a_retry() -> None:
     ask = Ask(prompt_tokens=60, output_cap=50, output_floor=50)
-    _, (decision,) = decide(full(TenantLimits(tokens_per_minute=100)), [ask])
+    _, decision = decide(full(TenantLimits(tokens_per_minute=100)), ask)
     assert decision == NoTokens(limit=100, used=0, requested=110, retry_after_seconds=None)
