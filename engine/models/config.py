@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from engine.errors import ModelError
@@ -46,7 +47,7 @@ def read_config(directory: Path) -> ModelConfig:
         )
     try:
         parsed = AutoConfig.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
         raise ModelError(f"{directory}/config.json cannot be read: {first_line(error)}") from error
     return _checked(parsed, directory)
 

@@ -1,0 +1,72 @@
+"""The default model on our own code, chunked and batched in every way, gives transformers' greedy tokens."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.models.loading import LoadedModel, load_model
+from engine.runner.model_runner import ModelRunner
+from tests.builders.model_logits import chunked_logits
+from tests.builders.prompts import varied_prompt_ids
+from tests.builders.step_driver import drive, drive_alone, driven_sequences
+from tests.builders.transformers_reference import ReferenceOutput, TransformersReference, count_near_ties
+
+pytestmark = pytest.mark.model
+
+MAX_TOKENS = 16
+TOLERANCE = 1e-3
+NUM_BLOCKS, BLOCK_SIZE = 128, 32
+CHUNK_SIZES = (1, 7, 16, 64)
+
+
+@pytest.fixture(scope="module")
+def prompts(default_model_dir: Path) -> list[list[int]]:
+    return varied_prompt_ids(default_model_dir)
+
+
+@pytest.fixture(scope="module")
+def reference(default_model_dir: Path) -> TransformersReference:
+    return TransformersReference(default_model_dir)
+
+
+@pytest.fixture(scope="module")
+def references(reference: TransformersReference, prompts: list[list[int]]) -> list[ReferenceOutput]:
+    return [reference.greedy(prompt, max_tokens=MAX_TOKENS) for prompt in prompts]
+
+
+@pytest.fixture(scope="module")
+def model(default_model_dir: Path) -> LoadedModel:
+    return load_model(default_model_dir, dtype="float32", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def runner(model: LoadedModel) -> ModelRunner:
+    return ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE)
+
+
+@pytest.mark.parametrize("chunk_size", CHUNK_SIZES)
+@pytest.mark.parametrize("drive_all", [drive, drive_alone], ids=["mixed", "alone"])
+def test_greedy_tokens_equal_transformers(
+    drive_all: Callable[..., None],
+    chunk_size: int,
+    runner: ModelRunner,
+    prompts: list[list[int]],
+    references: list[ReferenceOutput],
+) -> None:
+    sequences = driven_sequences(
+        prompts, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_tokens=MAX_TOKENS, seed=chunk_size
+    )
+    drive_all(runner, sequences, chunk_size=chunk_size, max_tokens=MAX_TOKENS)
+    num_near_ties = count_near_ties(sequences, references, tolerance=TOLERANCE)
+    print(f"{len(sequences)} prompts, {num_near_ties} left the reference at a near tie")
+
+
+@pytest.mark.parametrize("chunk_size", [7, 64])
+def test_logits_after_every_prompt_token_equal_transformers(
+    chunk_size: int, model: LoadedModel, reference: TransformersReference, prompts: list[list[int]]
+) -> None:
+    for prompt in prompts:
+        ours = chunked_logits(model, prompt, chunk_size=chunk_size)
+        torch.testing.assert_close(ours, reference.logits(prompt), atol=TOLERANCE, rtol=0)
