@@ -26,7 +26,6 @@ from engine.protocol import (
     EngineMessage,
     EngineStatus,
     GatewayMessage,
-    GenerateRequest,
     Goodbye,
     Hello,
     ProtocolError,
@@ -233,16 +232,18 @@ class EngineClient:
         )
         return max(0, granted - self._num_open[request_class])
 
-    def submit(self, request: GenerateRequest) -> EngineStream:
-        """Hands a request over without waiting. Raises EngineUnreachableError; nothing was sent then."""
+    def submit(self, stream: EngineStream) -> None:
+        """Hands the stream's request over without waiting; from now on the engine's events go to the stream.
+
+        Raises EngineUnreachableError; nothing was sent then.
+        """
+        request = stream.request
         if not self.connected:
             raise EngineUnreachableError(self.address.name)
         assert request.id not in self._streams, f"{request.id} is at this engine already"
-        stream = EngineStream(request)
         self._streams[request.id] = stream
         self._num_open[request.request_class] += 1
         self._outbox.put_nowait(request)
-        return stream
 
     def cancel(self, request_id: str) -> None:
         """Asks the engine to end a request; its stream still gets its last event. Unknown ids are ignored."""

@@ -22,8 +22,9 @@ StreamEvent = TokenDelta | Finished | Refused | Failed | EngineLost | Interrupte
 class EngineStream:
     """What happens to one request, in order. The last event is a Finished, Refused, Failed or EngineLost.
 
-    One reader. The buffer holds at most the request's own output, so a slow reader costs memory but blocks
-    nobody.
+    It lives from before the request is at an engine, so what happens while it waits is an event too; until
+    then `request` may be exchanged. One reader. The buffer holds at most the request's own output, so a slow
+    reader costs memory but blocks nobody.
     """
 
     __slots__ = ("_buffer", "_waiter", "ended", "request")

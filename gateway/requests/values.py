@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from engine.protocol import RequestClass, Sampling
 
 
@@ -67,3 +69,9 @@ class PreparedRequest:
     sampling: Sampling
     output_cap: int
     output_floor: int
+
+    def sampling_within(self, max_tokens: int) -> Sampling:
+        """How to sample when `max_tokens` is all that is paid for."""
+        if max_tokens >= self.sampling.max_tokens:
+            return self.sampling
+        return msgspec.structs.replace(self.sampling, max_tokens=max_tokens)

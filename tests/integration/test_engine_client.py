@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from engine.protocol import FinishReason, RequestClass, TokenDelta, Window
+from engine.protocol import FinishReason, GenerateRequest, RequestClass, TokenDelta, Window
 from gateway.engines.client import EngineAddress, EngineClient, EngineUnreachableError, Identity
 from gateway.engines.directory import EngineDirectory
 from gateway.engines.stream import EngineLost, EngineStream, StreamEvent
@@ -51,6 +51,12 @@ async def connected(engine: WebSocketEngine) -> AsyncIterator[Connected]:
     await connected.client.stop()
 
 
+def submitted(client: EngineClient, request: GenerateRequest) -> EngineStream:
+    stream = EngineStream(request)
+    client.submit(stream)
+    return stream
+
+
 async def all_events(stream: EngineStream) -> list[StreamEvent]:
     events: list[StreamEvent] = []
     until = asyncio.get_running_loop().time() + 10
@@ -71,7 +77,7 @@ async def test_introduces_itself_and_learns_what_the_engine_serves(
 async def test_a_request_gets_its_events_in_order(engine: WebSocketEngine, connected: Connected) -> None:
     engine.script = answer(5, 6, 7)
     request = generate_request()
-    stream = connected.client.submit(request)
+    stream = submitted(connected.client, request)
     assert await all_events(stream) == [
         TokenDelta(request.id, (5,)),
         TokenDelta(request.id, (6,)),
@@ -85,7 +91,7 @@ async def test_a_cancelled_request_keeps_its_place_until_the_engine_has_ended_it
     engine: WebSocketEngine, connected: Connected
 ) -> None:
     request = generate_request()
-    stream = connected.client.submit(request)
+    stream = submitted(connected.client, request)
     connected.client.cancel(request.id)
     await engine.until(lambda: engine.cancelled == [request.id])
     assert connected.client.room(RequestClass.INTERACTIVE) == 7
@@ -113,14 +119,14 @@ async def test_an_engine_that_cannot_progress_has_no_room(
 async def test_a_lost_engine_ends_every_stream_and_is_connected_again(
     engine: WebSocketEngine, connected: Connected
 ) -> None:
-    streams = [connected.client.submit(generate_request(id=f"request-{number}")) for number in range(3)]
+    streams = [submitted(connected.client, generate_request(id=f"request-{number}")) for number in range(3)]
     await engine.until(lambda: len(engine.received) == 3)
     await engine.stop()
     for stream in streams:
         assert await all_events(stream) == [EngineLost()]
     await connected.until_connected(False)
     with pytest.raises(EngineUnreachableError):
-        connected.client.submit(generate_request())
+        submitted(connected.client, generate_request())
     await engine.start()
     await connected.until_connected()
     assert connected.client.room(RequestClass.INTERACTIVE) == 8

@@ -1,0 +1,40 @@
+"""All routes in one ASGI application. What they need comes with the lifespan's state (`Services`)."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from gateway.api import health, models
+from gateway.api.docs import add_docs
+from gateway.api.error_response import render_gateway_error, render_http_error, render_unexpected_error
+from gateway.api.inference import CHAT, COMPLETIONS, InferenceEndpoint
+from gateway.api.middleware import CommonHeaders
+from gateway.errors import GatewayError
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Mapping[str, Any]]]
+
+
+def build_application(lifespan: Lifespan) -> FastAPI:
+    """The application; `lifespan` yields a mapping with the Services under `STATE_KEY`."""
+    app = FastAPI(
+        title="Sluice",
+        lifespan=lifespan,
+        openapi_url=None,
+        middleware=[Middleware(CommonHeaders)],
+        exception_handlers={
+            GatewayError: render_gateway_error,
+            HTTPException: render_http_error,
+            Exception: render_unexpected_error,
+        },
+    )
+    for dialect in (CHAT, COMPLETIONS):
+        app.router.routes.append(Route(dialect.route, InferenceEndpoint(dialect), methods=["POST"]))
+    app.include_router(models.router)
+    app.include_router(health.router)
+    add_docs(app)
+    return app

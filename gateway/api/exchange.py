@@ -1,0 +1,117 @@
+"""One HTTP request and its response: bytes in within a cap, bytes out within a time, errors in both ways."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.context import RequestContext, context_of
+from gateway.api.error_response import error_body, error_headers
+from gateway.api.headers import Headers
+from gateway.api.sse import error_frame
+from gateway.errors import GatewayError, RequestTooLarge
+
+
+class ClientLeftError(Exception):
+    """The client closed the connection, or does not read what it is sent."""
+
+
+class Exchange:
+    """`status` is None until the response has begun."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, write_timeout_seconds: float) -> None:
+        self.context: RequestContext = context_of(scope)
+        self.status: int | None = None
+        self.error: GatewayError | None = None
+        self._headers = scope["headers"]
+        self._receive = receive
+        self._send = send
+        self._write_timeout_seconds = write_timeout_seconds
+
+    # --- in ----------------------------------------------------------------------------------------------
+
+    async def read_body(self, *, max_bytes: int) -> bytes:
+        """The whole body. Raises RequestTooLarge as soon as it is known, and ClientLeftError."""
+        if _content_length(self._headers) > max_bytes:
+            raise _too_large(max_bytes)
+        body = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeftError
+            body += message.get("body", b"")
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes)
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work`, and cancels it the moment the client leaves, whether anything is written or not."""
+        async with asyncio.TaskGroup() as group:
+            writer = group.create_task(work)
+            reader = group.create_task(self._until_left())
+            reader.add_done_callback(lambda _: writer.cancel())
+            writer.add_done_callback(lambda _: reader.cancel())
+
+    async def _until_left(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    # --- out ---------------------------------------------------------------------------------------------
+
+    async def send_json(self, body: bytes, *, status: int = 200, headers: Headers) -> None:
+        """A whole response."""
+        await self._start(
+            status, [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json"), *headers]
+        )
+        await self._write(body, more=False)
+
+    async def begin_stream(self, headers: Headers) -> None:
+        """The head of a streamed response."""
+        await self._start(
+            200,
+            [
+                (b"content-type", b"text/event-stream; charset=utf-8"),
+                (b"cache-control", b"no-cache"),
+                (b"x-accel-buffering", b"no"),
+                *headers,
+            ],
+        )
+
+    async def stream(self, frames: bytes, *, more: bool = True) -> None:
+        """Part of a streamed response. Raises ClientLeftError when the client reads too slowly."""
+        await self._write(frames, more=more)
+
+    async def send_error(self, error: GatewayError, *, headers: Headers) -> None:
+        """The error's own status, or an event when the response has begun already."""
+        self.error = error
+        if self.status is not None:
+            await self._write(error_frame(error_body(error)), more=False)
+            return
+        closing: Headers = [(b"connection", b"close")] if isinstance(error, RequestTooLarge) else []
+        await self.send_json(
+            error_body(error), status=error.status, headers=[*error_headers(error), *headers, *closing]
+        )
+
+    async def _start(self, status: int, headers: Headers) -> None:
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _write(self, body: bytes, *, more: bool) -> None:
+        try:
+            async with asyncio.timeout(self._write_timeout_seconds):
+                await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        except TimeoutError as error:
+            raise ClientLeftError from error
+
+
+def _content_length(headers: list[tuple[bytes, bytes]]) -> int:
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0
+
+
+def _too_large(max_bytes: int) -> RequestTooLarge:
+    return RequestTooLarge(f"The body is over the limit of {max_bytes} bytes.")

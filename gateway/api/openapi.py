@@ -1,0 +1,80 @@
+"""The OpenAPI document: what FastAPI knows of its own routes, and the inference routes beside them."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
+
+from gateway.api.error_response import ErrorBody
+from gateway.requests.bodies import ChatMessages, CompletionPrompt, GenerationOptions
+
+VERSION: Final = "0.1.0"
+_COMPONENTS: Final = "#/components/schemas/{name}"
+_ERRORS: Final = {
+    400: "The body cannot be used; `param` names the culprit.",
+    401: "The API key is unknown, revoked or expired.",
+    404: "The model does not exist.",
+    413: "The body is over the size cap.",
+    429: "A limit of the tenant is reached; nothing was counted.",
+    500: "An error of the server's own.",
+    503: "No engine can take the request now, or the store is away.",
+    504: "The request's time ran out.",
+}
+
+
+def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """The document for an application with these routes."""
+    document = get_openapi(
+        title="Sluice",
+        version=VERSION,
+        description="One language model, many tenants. Compatible with OpenAI's API.",
+        routes=routes,
+    )
+    _, schemas = msgspec.json.schema_components(
+        [GenerationOptions, ChatMessages, CompletionPrompt, ErrorBody], ref_template=_COMPONENTS
+    )
+    components = document.setdefault("components", {})
+    components.setdefault("schemas", {}).update(schemas)
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["paths"]["/v1/chat/completions"] = _operation("createChatCompletion", "Chat", "ChatMessages")
+    document["paths"]["/v1/completions"] = _operation("createCompletion", "Completions", "CompletionPrompt")
+    for path, operations in document["paths"].items():
+        if path.startswith("/v1/models"):
+            operations["get"]["security"] = [{"key": []}]
+            operations["get"]["responses"].update({"401": _error(401), "404": _error(404)})
+            operations["get"]["responses"].pop("422", None)
+    return document
+
+
+def _operation(name: str, tag: str, prompt: str) -> dict[str, Any]:
+    schema = {"allOf": [_reference("GenerationOptions"), _reference(prompt)]}
+    return {
+        "post": {
+            "operationId": name,
+            "tags": [tag],
+            "summary": f"Create a {tag.lower().removesuffix('s')} answer, streamed or whole",
+            "security": [{"key": []}],
+            "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+            "responses": {
+                "200": {
+                    "description": "The answer; as events when `stream` is true.",
+                    "content": {
+                        "application/json": {"schema": {"type": "object"}},
+                        "text/event-stream": {"schema": {"type": "string"}},
+                    },
+                },
+                **{str(status): _error(status) for status in _ERRORS},
+            },
+        }
+    }
+
+
+def _error(status: int) -> dict[str, Any]:
+    content = {"application/json": {"schema": _reference("ErrorBody")}}
+    return {"description": _ERRORS[status], "content": content}
+
+
+def _reference(name: str) -> dict[str, str]:
+    return {"$ref": _COMPONENTS.format(name=name)}

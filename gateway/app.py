@@ -1,0 +1,164 @@
+"""The gateway's composition root: builds every part, gives it what it needs, starts and stops all of them."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from engine.protocol import EngineDescription, Usage
+from gateway.api.application import build_application
+from gateway.api.readiness import Readiness
+from gateway.api.services import STATE_KEY, Services
+from gateway.db import Database
+from gateway.dispatch import Dispatcher
+from gateway.engines.client import (
+    EngineAddress,
+    EngineClient,
+    EngineIncompatibleError,
+    EngineUnreachableError,
+    Identity,
+)
+from gateway.engines.directory import EngineDirectory
+from gateway.errors import StoreUnavailable
+from gateway.generation import Generation
+from gateway.keys.service import KeyService
+from gateway.metering import Metering
+from gateway.metrics import GatewayMetrics
+from gateway.requests.catalogue import Catalogue
+from gateway.settings import GatewaySettings
+from gateway.text.text_model import UnusableTextModelError
+
+logger = logging.getLogger(__name__)
+
+STORE_RETRY_SECONDS: Final = 0.5
+SETTLED_WITHIN_SECONDS: Final = 10.0
+
+
+class Gateway:
+    """One gateway process. `begin_shutdown` may be called before `stop`, to drain first."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._replica = f"{socket.gethostname()}:{os.getpid()}"
+        self._database = Database.connect(
+            settings.database_url,
+            application_name="sluice gateway",
+            pool_size=settings.gateway.database_pool_size,
+        )
+        self._keys = KeyService(self._database, bytes.fromhex(settings.secrets.key_pepper))
+        self._metering = Metering(self._database, self._replica, self._usage_of)
+        self._catalogue = Catalogue()
+        self._directory = EngineDirectory(settings.gateway.engines, self._make_client)
+        metrics = GatewayMetrics(CollectorRegistry())
+        self._dispatcher = Dispatcher(
+            self._directory, metrics, max_queued=settings.gateway.max_queued_requests
+        )
+        self._generation = Generation(
+            ledger=self._metering,
+            dispatcher=self._dispatcher,
+            metrics=metrics,
+            namespace_secret=bytes.fromhex(settings.secrets.cache_namespace),
+        )
+        self._readiness = Readiness(lambda: any(client.connected for client in self._directory.clients))
+        self._beginning: asyncio.Task[None] | None = None
+        self.services = Services(
+            keys=self._keys,
+            catalogue=self._catalogue,
+            generation=self._generation,
+            readiness=self._readiness,
+            metrics=metrics,
+            settings=settings.gateway,
+        )
+
+    async def start(self) -> None:
+        """Begins to serve what can be served; `/readyz` tells when that is everything."""
+        await self._keys.start()
+        self._beginning = asyncio.create_task(self._begin())
+
+    def begin_shutdown(self) -> None:
+        """Asks for no more requests, and ends those still running after the drain time."""
+        self._readiness.close()
+        asyncio.get_running_loop().call_later(
+            self._settings.gateway.drain_seconds, self._generation.interrupt
+        )
+
+    async def stop(self) -> None:
+        """Ends what is still running, settles everything and closes every connection."""
+        self._readiness.close()
+        self._generation.interrupt()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLED_WITHIN_SECONDS):
+                await self._generation.settled()
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.gather(self._beginning, return_exceptions=True)
+        await self._directory.stop()
+        if self._readiness.store_answered:
+            await self._metering.stop()
+        await self._keys.stop()
+        await self._database.close()
+
+    async def _begin(self) -> None:
+        """Registers this life with the store, however long that takes; engines are greeted by its number."""
+        while True:
+            try:
+                await self._metering.start()
+            except StoreUnavailable as error:
+                logger.warning("waiting for the store: %s", error)
+                await asyncio.sleep(STORE_RETRY_SECONDS)
+            else:
+                break
+        self._readiness.note_store_answered()
+        await self._directory.start()
+
+    def _make_client(self, address: EngineAddress) -> EngineClient:
+        identity = Identity(
+            replica=self._replica,
+            epoch=self._metering.epoch,
+            shared_secret=self._settings.secrets.engine_shared,
+        )
+        return EngineClient(
+            address,
+            identity,
+            on_description=self._learn,
+            on_status=self._catalogue.follow,
+            on_change=self._dispatcher.pump,
+        )
+
+    async def _learn(self, description: EngineDescription) -> None:
+        try:
+            await self._catalogue.learn(description)
+        except UnusableTextModelError as error:
+            raise EngineIncompatibleError(f"its model cannot be served: {error}") from error
+
+    async def _usage_of(self, epoch: int) -> Mapping[str, Usage]:
+        """What the engines did for one life of a gateway, by request."""
+        usage: dict[str, Usage] = {}
+        for client in self._directory.clients:
+            with contextlib.suppress(EngineUnreachableError):
+                report = await client.report(replica=self._replica, epoch=epoch)
+                usage |= {record.id: record.usage for record in report.records}
+        return usage
+
+
+def create_app(settings: GatewaySettings) -> FastAPI:
+    """The application of one worker. `app.state.gateway` is its Gateway."""
+    gateway = Gateway(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
+        await gateway.start()
+        try:
+            yield {STATE_KEY: gateway.services}
+        finally:
+            await gateway.stop()
+
+    app = build_application(lifespan)
+    app.state.gateway = gateway
+    return app

@@ -1,0 +1,150 @@
+"""Moves requests from the queues to engines, as late as possible: while one has room, in fair order.
+
+What happens to a request here reaches its stream as the same events that an engine sends. It knows no text.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from engine.protocol import (
+    AdmissionReason,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    Refused,
+    RequestClass,
+    Usage,
+)
+from gateway.engines.directory import EngineDirectory
+from gateway.engines.stream import EngineStream
+from gateway.metrics import GatewayMetrics
+from gateway.queues.class_queues import ClassQueues
+
+RETRY_MS: Final = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A request in a queue. Times are the loop's."""
+
+    stream: EngineStream
+    since: float
+    deadline: float
+    timeout: asyncio.TimerHandle
+
+
+class Dispatcher:
+    """The queues of this gateway, by model. Call `pump` whenever an engine's room may have changed."""
+
+    def __init__(self, directory: EngineDirectory, metrics: GatewayMetrics, *, max_queued: int) -> None:
+        self._directory = directory
+        self._metrics = metrics
+        self._max_queued = max_queued
+        self._queues: defaultdict[str, ClassQueues[Waiting]] = defaultdict(ClassQueues)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queues."""
+        return sum(len(queues) for queues in self._queues.values())
+
+    def open(self, request: GenerateRequest, *, deadline: float, waiting_timeout_ms: int) -> EngineStream:
+        """Queues a request and hands it over at once if there is room. `deadline` is the loop's time.
+
+        The stream's last event is a Refused when no engine is there, the queues are full, or none had room
+        within the waiting time.
+        """
+        stream = EngineStream(request)
+        if not self._directory.serving(request.model):
+            self._refuse(
+                stream, AdmissionReason.ENGINE_UNHEALTHY, f"No engine serves '{request.model}' right now."
+            )
+        elif self.num_waiting >= self._max_queued:
+            self._refuse(stream, AdmissionReason.QUEUE_FULL, "Too many requests are waiting already.")
+        else:
+            self._push(stream, deadline, waiting_timeout_ms)
+            self._pump_model(request.model)
+        return stream
+
+    def cancel(self, stream: EngineStream) -> None:
+        """Ends a request wherever it is, without waiting; its stream still gets its last event."""
+        waiting = self._queues[stream.request.model].remove(stream.request.id)
+        if waiting is not None:
+            waiting.timeout.cancel()
+            self._count_waiting()
+            stream.push(Finished(stream.request.id, FinishReason.CANCELLED, Usage(0, 0, 0)))
+        elif not stream.ended:
+            for client in self._directory.clients:
+                client.cancel(stream.request.id)
+
+    def pump(self) -> None:
+        """Hands over what there is room for, and refuses what no engine is left for."""
+        self._metrics.engines_connected.set(sum(client.connected for client in self._directory.clients))
+        for model in [model for model, queues in self._queues.items() if queues]:
+            self._pump_model(model)
+
+    def _pump_model(self, model: str) -> None:
+        queues = self._queues[model]
+        while (request_class := queues.next_class()) is not None:
+            client = self._directory.with_room(model, request_class)
+            if client is None:
+                break
+            waiting = queues.pop(request_class)
+            waiting.timeout.cancel()
+            self._stamp(waiting)
+            client.submit(waiting.stream)
+        if queues and not self._directory.serving(model):
+            self._refuse_all(queues, f"The engine that serves '{model}' was lost.")
+        self._count_waiting()
+
+    def _push(self, stream: EngineStream, deadline: float, waiting_timeout_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        request = stream.request
+        waiting = Waiting(
+            stream=stream,
+            since=now,
+            deadline=deadline,
+            timeout=loop.call_at(now + waiting_timeout_ms / 1000, self._time_out, stream),
+        )
+        self._queues[request.model].push(
+            request_class=request.request_class, tenant=request.tenant, key=request.id, item=waiting
+        )
+
+    def _stamp(self, waiting: Waiting) -> None:
+        """Writes into the request how long it has waited and how long it still has."""
+        now = asyncio.get_running_loop().time()
+        request = waiting.stream.request
+        self._metrics.admission_wait.labels(request.request_class).observe(now - waiting.since)
+        waiting.stream.request = msgspec.structs.replace(
+            request,
+            queued_ms=int((now - waiting.since) * 1000),
+            timeout_ms=max(1, int((waiting.deadline - now) * 1000)),
+        )
+
+    def _time_out(self, stream: EngineStream) -> None:
+        if self._queues[stream.request.model].remove(stream.request.id) is not None:
+            self._count_waiting()
+            self._refuse(stream, AdmissionReason.WAITING_TIMEOUT, "No engine had room in time.")
+
+    def _refuse_all(self, queues: ClassQueues[Waiting], detail: str) -> None:
+        for waiting in list(queues):
+            queues.remove(waiting.stream.request.id)
+            waiting.timeout.cancel()
+            self._refuse(waiting.stream, AdmissionReason.ENGINE_UNHEALTHY, detail)
+
+    def _refuse(self, stream: EngineStream, reason: AdmissionReason, detail: str) -> None:
+        stream.push(Refused(stream.request.id, reason, detail, RETRY_MS))
+
+    def _count_waiting(self) -> None:
+        for request_class in RequestClass:
+            num_waiting = _count(self._queues.values(), request_class)
+            self._metrics.queued.labels(request_class).set(num_waiting)
+
+
+def _count(queues: Iterable[ClassQueues[Waiting]], request_class: RequestClass) -> int:
+    return sum(queue.count(request_class) for queue in queues)

@@ -1,0 +1,295 @@
+"""The story of one inference request: reserve, queue, engine, text, settle. Read this file first.
+
+It knows who pays and what was used, and no HTTP. A reservation, once made, is settled exactly once: by a task
+that belongs to the process and not to the request, so that nothing a client does can cancel it.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from engine.protocol import FinishReason, GenerateRequest, RequestClass, Usage
+from gateway.answer import Answer
+from gateway.dispatch import Dispatcher
+from gateway.engines.stream import Interrupted
+from gateway.errors import GatewayError, LimitReached
+from gateway.keys.caller import Caller
+from gateway.metrics import GatewayMetrics
+from gateway.quotas.reservation import Reservation
+from gateway.requests.catalogue import ServedModel
+from gateway.requests.values import ChatPrompt, InferenceRequest, PreparedRequest
+from gateway.text.transcript import Transcript
+from gateway.usage.outcome import Outcome
+
+logger = logging.getLogger(__name__)
+
+LAST_EVENT_SECONDS: Final = 5.0  # how long an engine may take to say what a cancelled request used
+ABORTED_BY: Final = {Outcome.CANCELLED: "client", Outcome.DEADLINE: "deadline"}
+
+
+class Ledger(Protocol):
+    """Reserves before, settles after (`gateway.metering.Metering`)."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of this life of the process; it never repeats."""
+
+    async def reserve(
+        self,
+        *,
+        request_id: str,
+        caller: Caller,
+        model: str,
+        request_class: RequestClass,
+        prompt_tokens: int,
+        output_cap: int,
+        output_floor: int,
+    ) -> Reservation:
+        """Claims a slot and tokens. Raises LimitReached or StoreUnavailable; nothing was counted then."""
+
+    async def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
+        """Gives back what was not used and writes down what was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One request's identity and times (the loop's). `id` is ours and unique; `trace_id` may be the caller's.
+
+    `idle_first_seconds`, then every `idle_seconds`, an Idle event says that nothing has happened meanwhile.
+    """
+
+    id: str
+    trace_id: str
+    arrived_at: float
+    deadline: float
+    first_token_deadline: float
+    idle_first_seconds: float
+    idle_seconds: float
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """The reservation is made. Always the first event."""
+
+    reservation: Reservation
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """More of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Nothing has happened for a while; the answer may still come."""
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The answer is whole and settled. Always the last event."""
+
+    reason: FinishReason
+    usage: Usage
+
+
+GenerationEvent = Admitted | TextDelta | Idle | Completed
+
+
+@dataclass
+class Pace:
+    """When the next Idle is due, in the loop's time."""
+
+    idle_at: float
+
+
+class Generation:
+    """Serves requests that are parsed and whose caller is known."""
+
+    def __init__(
+        self, *, ledger: Ledger, dispatcher: Dispatcher, metrics: GatewayMetrics, namespace_secret: bytes
+    ) -> None:
+        self._ledger = ledger
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._namespace_secret = namespace_secret
+        self._live: set[Answer] = set()
+        self._settlements: set[asyncio.Task[None]] = set()
+
+    async def run(
+        self, call: Call, prepared: PreparedRequest, *, model: ServedModel, caller: Caller
+    ) -> AsyncGenerator[GenerationEvent]:
+        """One answer as events, beginning with Admitted and ending with Completed. Raises GatewayError.
+
+        Closing the generator early, or cancelling whoever iterates it, ends the request at the engine.
+        """
+        reservation = await self._reserve(call, prepared, caller)
+        answer = self._open(call, prepared, reservation, model=model, caller=caller)
+        pace = Pace(asyncio.get_running_loop().time() + call.idle_first_seconds)
+        try:
+            yield Admitted(reservation)
+            while answer.reason is None:
+                event = await self._next_event(answer, call, pace)
+                if event is not None:
+                    yield event
+        except GatewayError:
+            raise
+        except Exception:
+            answer.outcome = Outcome.FAILED
+            raise
+        finally:
+            settling = self._settle(answer, call, caller)
+        await asyncio.wait([settling])
+        yield Completed(answer.reason, answer.usage)
+
+    def interrupt(self) -> None:
+        """Ends every answer that is under way, with an error to its caller."""
+        for answer in list(self._live):
+            self._metrics.stream_aborts.labels("shutdown").inc()
+            answer.stream.push(Interrupted())
+
+    async def settled(self) -> None:
+        """Waits until every request that has ended is settled."""
+        while self._settlements:
+            await asyncio.gather(*self._settlements, return_exceptions=True)
+
+    # --- reserve -----------------------------------------------------------------------------------------
+
+    async def _reserve(self, call: Call, prepared: PreparedRequest, caller: Caller) -> Reservation:
+        try:
+            return await self._ledger.reserve(
+                request_id=call.id,
+                caller=caller,
+                model=prepared.request.model,
+                request_class=prepared.request.request_class,
+                prompt_tokens=len(prepared.prompt_ids),
+                output_cap=prepared.output_cap,
+                output_floor=prepared.output_floor,
+            )
+        except LimitReached as refusal:
+            self._metrics.quota_rejected.labels(refusal.code).inc()
+            raise
+
+    # --- queue and engine --------------------------------------------------------------------------------
+
+    def _open(
+        self,
+        call: Call,
+        prepared: PreparedRequest,
+        reservation: Reservation,
+        *,
+        model: ServedModel,
+        caller: Caller,
+    ) -> Answer:
+        """Must not fail: from here on the reservation is the answer's to settle."""
+        stream = self._dispatcher.open(
+            self._wire_request(call, prepared, reservation, caller),
+            deadline=call.deadline,
+            waiting_timeout_ms=model.limits.waiting_timeout_ms,
+        )
+        answer = Answer(
+            reservation,
+            stream,
+            transcript_of(prepared.request, model),
+            prompt_param=prepared.request.prompt_param,
+        )
+        self._live.add(answer)
+        self._metrics.in_flight.set(len(self._live))
+        self._metrics.overhead.observe(asyncio.get_running_loop().time() - call.arrived_at)
+        return answer
+
+    def _wire_request(
+        self, call: Call, prepared: PreparedRequest, reservation: Reservation, caller: Caller
+    ) -> GenerateRequest:
+        return GenerateRequest(
+            id=call.id,
+            trace_id=call.trace_id,
+            model=prepared.request.model,
+            tenant=caller.tenant,
+            request_class=prepared.request.request_class,
+            prompt_ids=prepared.prompt_ids,
+            sampling=prepared.sampling_within(reservation.max_output_tokens),
+            timeout_ms=0,  # written when it is handed over
+            epoch=self._ledger.epoch,
+            weight=caller.weight,
+            cache_namespace=cache_namespace(self._namespace_secret, caller.tenant),
+        )
+
+    async def _next_event(self, answer: Answer, call: Call, pace: Pace) -> TextDelta | Idle | None:
+        """What to tell the caller next; None when the answer has ended without more text."""
+        loop = asyncio.get_running_loop()
+        while answer.reason is None:
+            deadline = call.deadline if answer.transcript.num_tokens else call.first_token_deadline
+            events = await answer.stream.take(until=min(pace.idle_at, deadline))
+            if not events:
+                if loop.time() >= deadline:
+                    raise answer.time_out()
+                pace.idle_at = loop.time() + call.idle_seconds
+                return Idle()
+            had_tokens = answer.transcript.num_tokens > 0
+            text = answer.absorb(events)
+            if not had_tokens and answer.transcript.num_tokens:
+                request_class = answer.stream.request.request_class
+                self._metrics.time_to_first_token.labels(request_class).observe(loop.time() - call.arrived_at)
+            if text:
+                pace.idle_at = loop.time() + call.idle_seconds
+                return TextDelta(text)
+        return None
+
+    # --- settle ------------------------------------------------------------------------------------------
+
+    def _settle(self, answer: Answer, call: Call, caller: Caller) -> asyncio.Task[None]:
+        """Ends the request at the engine at once, and begins to write down what it used."""
+        self._dispatcher.cancel(answer.stream)
+        self._live.discard(answer)
+        self._metrics.in_flight.set(len(self._live))
+        settling = asyncio.create_task(self._write_down(answer, call, caller))
+        self._settlements.add(settling)
+        settling.add_done_callback(self._forget)
+        return settling
+
+    async def _write_down(self, answer: Answer, call: Call, caller: Caller) -> None:
+        until = asyncio.get_running_loop().time() + LAST_EVENT_SECONDS
+        while not answer.stream.ended and asyncio.get_running_loop().time() < until:
+            answer.note_usage(await answer.stream.take(until=until))
+        answer.note_usage(await answer.stream.take(until=0))
+        self._count(answer, call, caller)
+        await self._ledger.settle(answer.reservation, answer.usage, answer.outcome)
+
+    def _count(self, answer: Answer, call: Call, caller: Caller) -> None:
+        request = answer.stream.request
+        tenant = self._metrics.tenants.fold(caller.tenant_name)
+        metrics, usage = self._metrics, answer.usage
+        metrics.requests.labels(request.request_class, request.model, tenant, answer.outcome).inc()
+        if answer.outcome in ABORTED_BY:
+            metrics.stream_aborts.labels(ABORTED_BY[answer.outcome]).inc()
+        metrics.tokens.labels("prompt", request.model, tenant).inc(usage.prompt_tokens)
+        metrics.tokens.labels("completion", request.model, tenant).inc(usage.completion_tokens)
+        metrics.duration.labels(request.request_class).observe(
+            asyncio.get_running_loop().time() - call.arrived_at
+        )
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._settlements.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a request could not be settled", exc_info=error)
+
+
+def cache_namespace(secret: bytes, tenant: str) -> bytes:
+    """What keys the engine's prefix cache: no tenant can compute or hit another's."""
+    return hmac.digest(secret, b"sluice prefix cache\0" + tenant.encode(), hashlib.sha256)
+
+
+def transcript_of(request: InferenceRequest, model: ServedModel) -> Transcript:
+    """The empty text of a request's answer."""
+    return Transcript(
+        model.text.token_bytes,
+        stops=request.stops,
+        min_tokens=request.min_tokens,
+        at_start=isinstance(request.prompt, ChatPrompt),
+    )
