@@ -1,5 +1,6 @@
 """Sockets to listen on: bound here, or inherited from a supervisor that keeps them over restarts."""
 
+import os
 import socket
 
 
@@ -13,7 +14,8 @@ def bind(host: str, port: int, *, option: str) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        # Not its own text: create_server adds what it was doing.
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise AddressUnavailable(
             f"cannot listen on {host}:{port}: {reason.lower()}; choose another with {option}"
         ) from error

@@ -1,7 +1,7 @@
 """Everything on one machine: `sluice serve` starts the parts in order, keeps them running and stops them.
 
-    model ─┬─▶ engine ──────────────────────────────────┬─▶ gateway workers, admin UI ──▶ ready
-           └─▶ Postgres ──▶ schema ──▶ first tenant, key ┘
+    model ─┬─▶ engine ─────────────────────────────────────────────────────────────────────┬─▶ ready
+           └─▶ Postgres ──▶ schema ──▶ first tenant, key ──▶ gateway workers, admin UI ──────┘
 
 What stops, stops in the reverse order, so that nobody loses what they stand on.
 """
@@ -113,10 +113,8 @@ class LocalServer:
         with self._progress.step(f"model {self._options.model}"):
             await asyncio.to_thread(models.find, self._options.model, self._directory.path)
         async with asyncio.TaskGroup() as group:
-            opening = group.create_task(self._open_store(store_exit))
             group.create_task(self._start_engine())
-        settings, first = opening.result()
-        async with asyncio.TaskGroup() as group:
+            settings, first = await self._open_store(store_exit)
             group.create_task(self._start_admin())
             for spec in self._worker_specs(settings):
                 group.create_task(self._start_child(spec, self._url(self._listeners.api) + "/readyz"))

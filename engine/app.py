@@ -155,6 +155,7 @@ async def _serve(settings: EngineSettings, parts: Parts, listener: socket.socket
 
     for number in (signal.SIGTERM, signal.SIGINT):
         event_loop.add_signal_handler(number, stop.set)
+    logging.getLogger("websockets").setLevel(logging.WARNING)  # connections are logged by the server itself
     server, loop = _compose(settings, parts, crashed)
     await server.start(loop, listener)
     loop.start()

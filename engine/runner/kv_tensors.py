@@ -22,5 +22,5 @@ def allocate_kv_tensors(
 ) -> tuple[LayerCache, ...]:
     """The caches of all layers. On a CPU the system hands the memory out as blocks are first written."""
     shape = (2, num_blocks, config.num_kv_heads, block_size, config.head_dim)
-    tensors = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers))
+    tensors = (torch.empty(shape, dtype=dtype, device=device) for _ in range(config.num_layers))
     return tuple(LayerCache(keys=tensor[0], values=tensor[1]) for tensor in tensors)

@@ -1,0 +1,59 @@
+"""One gateway worker's process: `python -m deploy.gateway_process`. Settings: environment and file."""
+
+import os
+import socket
+import sys
+
+import uvicorn
+
+from deploy import lifeline
+from deploy.failure import fail
+from deploy.gateway_workers import LISTENER_VARIABLE
+from deploy.listener import AddressUnavailable, bind, open_listener
+from gateway.app import Gateway, create_app
+from gateway.logs import configure_logging
+from gateway.settings import ConfigurationError, load_settings
+
+INTERRUPT_SECONDS = 2  # for the last words to those who were still waiting when the drain time ended
+
+
+class GatewayServer(uvicorn.Server):
+    """An HTTP server that drains: unready at once, running answers finish until the drain time ends."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's, once the gateway knows."""
+        self._gateway.begin_shutdown()
+        await super().shutdown(sockets)
+
+
+def main() -> None:
+    """Serves the API until it is told to stop."""
+    lifeline.hold()
+    configure_logging(sys.stderr)
+    try:
+        settings = load_settings()
+        inherited = os.environ.get(LISTENER_VARIABLE)
+        listener = (
+            open_listener(inherited, option=LISTENER_VARIABLE)
+            if inherited
+            else bind(settings.gateway.host, settings.gateway.port, option="--port")
+        )
+    except (ConfigurationError, AddressUnavailable) as error:
+        fail(error)
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.gateway.drain_seconds) + INTERRUPT_SECONDS,
+    )
+    GatewayServer(config, app.state.gateway).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()
