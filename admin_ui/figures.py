@@ -70,6 +70,11 @@ class Totals:
     kv_blocks_free: int
 
     @property
+    def waiting(self) -> int:
+        """Waiting requests of both classes."""
+        return self.waiting_interactive + self.waiting_offline
+
+    @property
     def kv_used_share(self) -> float:
         """Used blocks as a share of all; 0 when there are none."""
         return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0

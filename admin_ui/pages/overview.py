@@ -131,6 +131,7 @@ def _charts(snapshot: Snapshot) -> dict[str, Sparkline | float]:
     prompt = [(sample.at, sample.totals.prompt_tokens_per_second) for sample in history]
     generated = [(sample.at, sample.totals.generated_tokens_per_second) for sample in history]
     running = [(sample.at, float(sample.totals.running)) for sample in history]
+    waiting = [(sample.at, float(sample.totals.waiting)) for sample in history]
     kv_used = [(sample.at, sample.totals.kv_used_share) for sample in history]
     return {
         "prompt_chart": _chart(snapshot, prompt),
@@ -138,6 +139,7 @@ def _charts(snapshot: Snapshot) -> dict[str, Sparkline | float]:
         "generated_chart": _chart(snapshot, generated),
         "generated_peak": _peak(generated),
         "running_chart": _chart(snapshot, running),
+        "waiting_chart": _chart(snapshot, waiting),
         "kv_chart": _chart(snapshot, kv_used, ceiling=1.0),
         "kv_peak": _peak(kv_used),
     }
