@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
@@ -11,6 +12,9 @@ from gateway.api.error_response import error_body, error_headers
 from gateway.api.headers import Headers
 from gateway.api.sse import error_frame
 from gateway.errors import GatewayError, RequestTooLarge
+
+DISCARD_SECONDS: Final = 2.0
+DISCARD_BYTES: Final = 64 * 1024 * 1024
 
 
 class ClientLeftError(Exception):
@@ -34,6 +38,7 @@ class Exchange:
     async def read_body(self, *, max_bytes: int) -> bytes:
         """The whole body. Raises RequestTooLarge as soon as it is known, and ClientLeftError."""
         if _content_length(self._headers) > max_bytes:
+            await self._discard_rest()
             raise _too_large(max_bytes)
         body = bytearray()
         while True:
@@ -42,9 +47,21 @@ class Exchange:
                 raise ClientLeftError
             body += message.get("body", b"")
             if len(body) > max_bytes:
+                await self._discard_rest()
                 raise _too_large(max_bytes)
             if not message.get("more_body", False):
                 return bytes(body)
+
+    async def _discard_rest(self) -> None:
+        """Reads a little longer: closing on a client that still sends would reset it before it sees why."""
+        num_discarded = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while num_discarded < DISCARD_BYTES:
+                    message = await self._receive()
+                    num_discarded += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
 
     async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work`, and cancels it the moment the client leaves, whether anything is written or not."""

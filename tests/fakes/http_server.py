@@ -12,7 +12,8 @@ from starlette.types import ASGIApp
 @asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncIterator[str]:
     """The base URL of a running server."""
-    listener = socket.socket()
+    # With the protocol named, asyncio switches Nagle's algorithm off on accepted connections; else not.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     config = uvicorn.Config(

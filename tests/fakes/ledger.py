@@ -1,7 +1,6 @@
 """Books without a store: every reservation and every settlement, and an alarm when one is settled twice."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.protocol import RequestClass, Usage
@@ -28,7 +27,6 @@ class FakeLedger:
         self.most_output = 10_000
         self.open: dict[str, Reservation] = {}
         self.settled: list[Settled] = []
-        self.classes: list[RequestClass] = []
         self._changed = asyncio.Condition()
 
     async def reserve(
@@ -54,8 +52,9 @@ class FakeLedger:
             requests=RateState(limit=8, remaining=7, reset_seconds=0.25),
             tokens=RateState(limit=60_000, remaining=59_000, reset_seconds=61),
         )
-        self.open[request_id] = reservation
-        self.classes.append(request_class)
+        async with self._changed:
+            self.open[request_id] = reservation
+            self._changed.notify_all()
         return reservation
 
     async def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
@@ -65,7 +64,14 @@ class FakeLedger:
             self.settled.append(Settled(usage, outcome))
             self._changed.notify_all()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits until settlements make `condition` true."""
+    async def until_reserved(self) -> None:
+        """Waits until some request holds a reservation."""
         async with asyncio.timeout(10), self._changed:
-            await self._changed.wait_for(condition)
+            await self._changed.wait_for(lambda: len(self.open) > 0)
+
+    async def until_settled(self, *outcomes: Outcome) -> list[Usage]:
+        """Waits until requests have ended in these ways, and no others; what each of them used."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: len(self.settled) >= len(outcomes))
+        assert [row.outcome for row in self.settled] == list(outcomes)
+        return [row.usage for row in self.settled]

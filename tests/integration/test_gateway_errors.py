@@ -1,0 +1,336 @@
+"""Whatever goes wrong gets its status, its four fields, and a hint when to try again."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from engine.protocol import (
+    AdmissionReason,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    Refused,
+    TokenDelta,
+    Usage,
+    Window,
+)
+from gateway.errors import LimitReached, StoreUnavailable
+from gateway.settings import GatewaySection
+from gateway.usage.outcome import Outcome
+from tests.builders.bad_bodies import BAD_CHAT_BODIES, BAD_COMPLETION_BODIES
+from tests.builders.bodies import chat_body, completion_body
+from tests.builders.engine_messages import engine_limits, token_ids_of
+from tests.fakes.websocket_engine import Script, WebSocketEngine, answer
+from tests.fixtures_gateway import GatewayUnderTest, running_gateway
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+def assert_error(response: httpx.Response, status: int, **fields: Any) -> dict[str, Any]:
+    error: dict[str, Any] = response.json()["error"]
+    assert response.status_code == status, error
+    assert set(error) == {"message", "type", "param", "code"}
+    assert {name: error[name] for name in fields} == fields
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    return error
+
+
+# --- the body ----------------------------------------------------------------------------------------------
+
+
+async def test_every_bad_body_is_a_400_naming_the_parameter(gateway: GatewayUnderTest) -> None:
+    async with gateway.http() as client:
+        for path, bodies in ((CHAT, BAD_CHAT_BODIES), (COMPLETIONS, BAD_COMPLETION_BODIES)):
+            for _, body, param in bodies:
+                assert_error(
+                    await client.post(path, content=body), 400, type="invalid_request_error", param=param
+                )
+    assert gateway.engine.received == []
+
+
+async def test_more_than_the_context_is_a_400_with_both_numbers(gateway: GatewayUnderTest) -> None:
+    async with gateway.http() as client:
+        response = await client.post(COMPLETIONS, json=completion_body(prompt="a" * 500, max_tokens=100))
+    error = assert_error(response, 400, code="context_length_exceeded", param="prompt")
+    assert "512" in error["message"]
+    assert "600" in error["message"]
+
+
+async def test_an_unknown_model_is_a_404(gateway: GatewayUnderTest) -> None:
+    async with gateway.http() as client:
+        assert_error(
+            await client.post(CHAT, json=chat_body(model="x")), 404, code="model_not_found", param="model"
+        )
+        assert_error(await client.get("/v1/models/x"), 404, code="model_not_found")
+
+
+async def test_a_body_over_the_cap_is_a_413_announced_or_not(gateway: GatewayUnderTest) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b" " * 1024 * 1024
+
+    async with gateway.http() as client:
+        announced = await client.post(CHAT, content=b" " * (4 * 1024 * 1024 + 1))
+        assert_error(announced, 413, code="request_too_large")
+        assert_error(await client.post(CHAT, content=chunks()), 413, code="request_too_large")
+
+
+# --- the key -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "authorization", [None, "", "Bearer", "Bearer sk-wrong", "Basic eDp5", "Bearer \xe9"]
+)
+async def test_a_bad_key_is_a_401(gateway: GatewayUnderTest, authorization: str | None) -> None:
+    headers = [] if authorization is None else [(b"authorization", authorization.encode("latin-1"))]
+    async with httpx.AsyncClient(base_url=gateway.url, headers=headers) as client:
+        for response in (await client.post(CHAT, json=chat_body()), await client.get("/v1/models")):
+            assert_error(response, 401, code="invalid_api_key")
+            assert response.headers["www-authenticate"] == "Bearer"
+
+
+async def test_a_store_that_is_away_is_a_503_and_never_a_401(gateway: GatewayUnderTest) -> None:
+    gateway.keys.failure = StoreUnavailable("The database does not answer.")
+    async with gateway.http() as client:
+        response = await client.post(CHAT, json=chat_body())
+    assert_error(response, 503, code="store_unavailable", type="service_unavailable_error")
+    assert response.headers["retry-after"] == "2"
+
+
+# --- the limits --------------------------------------------------------------------------------------------
+
+
+async def test_a_tenant_over_its_limit_is_a_429_with_a_time_to_try_again(gateway: GatewayUnderTest) -> None:
+    gateway.ledger.failure = LimitReached(
+        "Rate limit reached.", limit_type="tokens", code="rate_limit_exceeded", retry_after_seconds=1.2
+    )
+    async with gateway.http() as client:
+        response = await client.post(CHAT, json=chat_body())
+    assert_error(response, 429, code="rate_limit_exceeded", type="tokens")
+    assert response.headers["retry-after"] == "2"
+    assert response.headers["retry-after-ms"] == "1200"
+    assert "x-should-retry" not in response.headers
+    assert gateway.engine.received == []
+
+
+async def test_a_request_over_the_whole_limit_is_not_to_be_tried_again(gateway: GatewayUnderTest) -> None:
+    gateway.ledger.failure = LimitReached(
+        "Too large.",
+        limit_type="tokens",
+        code="rate_limit_exceeded",
+        retry_after_seconds=None,
+        should_retry=False,
+    )
+    async with gateway.http() as client:
+        response = await client.post(CHAT, json=chat_body())
+    assert response.headers["x-should-retry"] == "false"
+    assert "retry-after" not in response.headers
+
+
+# --- the engine --------------------------------------------------------------------------------------------
+
+
+REFUSALS = {
+    AdmissionReason.QUEUE_FULL: (503, "server_is_overloaded"),
+    AdmissionReason.WAITING_TIMEOUT: (503, "server_is_overloaded"),
+    AdmissionReason.DEADLINE_INFEASIBLE: (503, "server_is_overloaded"),
+    AdmissionReason.DRAINING: (503, "server_is_overloaded"),
+    AdmissionReason.ENGINE_UNHEALTHY: (503, "server_is_overloaded"),
+    AdmissionReason.KV_NEVER_FITS: (400, None),
+    AdmissionReason.CONTEXT_TOO_LONG: (400, "context_length_exceeded"),
+    AdmissionReason.OUTPUT_TOO_LONG: (400, None),
+    AdmissionReason.INVALID_REQUEST: (400, None),
+}
+
+
+def refuse(reason: AdmissionReason) -> Script:
+    def script(engine: WebSocketEngine, request: GenerateRequest) -> None:
+        engine.send(Refused(request.id, reason, "No.", 3000))
+
+    return script
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_engines_refusal_has_its_own_status_streaming_or_not(
+    gateway: GatewayUnderTest, stream: bool
+) -> None:
+    async with gateway.http() as client:
+        for reason, (status, code) in REFUSALS.items():
+
+            def refuse(
+                engine: WebSocketEngine, request: GenerateRequest, why: AdmissionReason = reason
+            ) -> None:
+                engine.send(Refused(request.id, why, "No.", 3000))
+
+            gateway.engine.script = refuse
+            response = await client.post(CHAT, json=chat_body(stream=stream))
+            assert_error(response, status, code=code, message="No.")
+            assert response.headers.get("retry-after") == ("3" if status == 503 else None)
+    assert set(REFUSALS) == set(AdmissionReason)
+    await gateway.ledger.until_settled(*[Outcome.REFUSED] * len(REFUSALS))
+
+
+async def test_without_an_engine_the_answer_is_a_503_at_once(gateway: GatewayUnderTest) -> None:
+    await gateway.engine.stop()
+    await gateway.until_connected(False)
+    async with gateway.http() as client:
+        response = await client.post(CHAT, json=chat_body())
+        assert_error(response, 503, code="server_is_overloaded")
+        assert int(response.headers["retry-after"]) >= 1
+        assert (await client.get("/readyz")).status_code == 503
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/v1/models/tiny")).status_code == 200, "the last description is kept"
+    await gateway.engine.start()
+
+
+async def test_an_engine_that_is_back_serves_again(gateway: GatewayUnderTest) -> None:
+    gateway.engine.script = answer(5)
+    await gateway.engine.stop()
+    await gateway.until_connected(False)
+    await gateway.engine.start()
+    await gateway.until_connected()
+    async with gateway.http() as client:
+        assert (await client.post(CHAT, json=chat_body())).status_code == 200
+
+
+async def test_a_lost_engine_is_a_503_for_those_who_wait(gateway: GatewayUnderTest) -> None:
+    async with gateway.http() as client:
+        waiting = [
+            asyncio.create_task(client.post(CHAT, json=chat_body(stream=stream)))
+            for stream in (True, False) * 6
+        ]
+        await gateway.engine.until(lambda: len(gateway.engine.received) == 8)  # the window; four are queued
+        await gateway.engine.stop()
+        for response in await asyncio.gather(*waiting):
+            assert_error(response, 503, code="server_is_overloaded")
+    await gateway.engine.start()
+
+
+async def test_a_lost_engine_ends_a_stream_with_an_error_event(gateway: GatewayUnderTest) -> None:
+    def begin(engine: WebSocketEngine, request: GenerateRequest) -> None:
+        engine.send(TokenDelta(request.id, token_ids_of("ab")))
+
+    gateway.engine.script = begin
+    async with gateway.openai() as client:
+        stream = await client.completions.create(model="tiny", prompt="x", stream=True)
+        assert (await anext(stream)).choices[0].text == "ab"
+        await gateway.engine.stop()
+        with pytest.raises(openai.APIError) as failure:
+            await anext(stream)
+    assert failure.value.code == "server_is_overloaded"
+    assert await gateway.ledger.until_settled(Outcome.FAILED) == [Usage(1, 0, 2)]
+    await gateway.engine.start()
+
+
+async def test_an_error_inside_a_stream_is_its_last_event(gateway: GatewayUnderTest) -> None:
+    def begin_and_fail(engine: WebSocketEngine, request: GenerateRequest) -> None:
+        engine.send(TokenDelta(request.id, token_ids_of("ab")))
+        engine.send(Failed(request.id, "secret detail", Usage(1, 0, 2)))
+
+    gateway.engine.script = begin_and_fail
+    async with gateway.http() as client:
+        response = await client.post(COMPLETIONS, json=completion_body(stream=True))
+    last = [line for line in response.text.splitlines() if line][-1]
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert (error["type"], error["code"]) == ("server_error", None)
+    assert "secret" not in response.text
+    assert "[DONE]" not in response.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_engine_that_reports_the_deadline_is_a_504(gateway: GatewayUnderTest, stream: bool) -> None:
+    def run_out(engine: WebSocketEngine, request: GenerateRequest) -> None:
+        engine.send(Finished(request.id, FinishReason.DEADLINE, Usage(2, 0, 3)))
+
+    gateway.engine.script = run_out
+    async with gateway.http() as client:
+        response = await client.post(CHAT, json=chat_body(stream=stream))
+    assert_error(response, 504, type="timeout_error")
+    assert await gateway.ledger.until_settled(Outcome.DEADLINE) == [Usage(2, 0, 3)]
+
+
+# --- time --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_our_own_deadline_is_a_504_and_cancels(stream: bool) -> None:
+    async with running_gateway(settings=GatewaySection(request_timeout_seconds=0.2)) as gateway:
+        async with gateway.http() as client:
+            response = await client.post(CHAT, json=chat_body(stream=stream))
+            assert_error(response, 504, type="timeout_error")
+        await gateway.engine.until(lambda: len(gateway.engine.cancelled) == 1)
+        gateway.engine.send(Finished(gateway.engine.cancelled[0], FinishReason.CANCELLED, Usage(2, 0, 0)))
+        assert await gateway.ledger.until_settled(Outcome.DEADLINE) == [Usage(2, 0, 0)]
+
+
+async def test_the_clients_own_patience_is_a_deadline(gateway: GatewayUnderTest) -> None:
+    async with gateway.http() as client:
+        response = await client.post(CHAT, json=chat_body(), headers={"x-stainless-read-timeout": "0.2"})
+    assert_error(response, 504)
+    gateway.engine.send(Finished(gateway.engine.received[0].id, FinishReason.CANCELLED, Usage(0, 0, 0)))
+
+
+async def test_waiting_too_long_in_the_queue_is_a_503() -> None:
+    async with running_gateway(
+        window=Window(interactive=0, offline=0), limits=engine_limits(waiting_timeout_ms=100)
+    ) as gateway:
+        async with gateway.http() as client:
+            assert_error(await client.post(CHAT, json=chat_body()), 503, code="server_is_overloaded")
+        assert gateway.dispatcher.num_waiting == 0
+
+
+async def test_a_full_queue_is_a_503_at_once() -> None:
+    settings = GatewaySection(max_queued_requests=1)
+    async with running_gateway(settings=settings, window=Window(interactive=0, offline=0)) as gateway:
+        async with gateway.http() as client:
+            first = asyncio.create_task(client.post(CHAT, json=chat_body()))
+            await gateway.ledger.until_reserved()
+            assert_error(await client.post(CHAT, json=chat_body()), 503, code="server_is_overloaded")
+            await gateway.engine.stop()
+            assert_error(await first, 503)
+        await gateway.engine.start()
+
+
+# --- bugs and routes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/models"])
+async def test_an_unexpected_error_tells_nothing_but_the_request_id(
+    gateway: GatewayUnderTest, path: str
+) -> None:
+    gateway.keys.failure = RuntimeError("secret detail")
+    async with gateway.http() as client:
+        response = await client.request(
+            "POST" if path == CHAT else "GET", path, headers={"x-request-id": "my-id"}
+        )
+    error = assert_error(response, 500, type="server_error")
+    assert "my-id" in error["message"]
+    assert "secret" not in response.text
+
+
+async def test_a_bug_after_the_reservation_settles_it(
+    gateway: GatewayUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> str:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("gateway.text.transcript.Transcript.add", broken)
+    gateway.engine.script = answer(5)
+    async with gateway.http() as client:
+        assert_error(await client.post(CHAT, json=chat_body()), 500)
+    await gateway.ledger.until_settled(Outcome.FAILED)
+
+
+async def test_unknown_routes_and_methods_have_errors_of_the_same_shape(gateway: GatewayUnderTest) -> None:
+    async with gateway.http() as client:
+        assert_error(await client.get("/v1/nothing"), 404, code="unknown_url")
+        assert_error(await client.get(CHAT), 405)
+        assert_error(await client.delete("/v1/models"), 405)
