@@ -4,14 +4,16 @@ It knows no table and no query; those live in the slices (`tables.py`, `queries.
 """
 
 import asyncio
+import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, Self
 
-from sqlalchemy import URL, MetaData, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy import URL, AdaptedConnection, MetaData, event, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from gateway.errors import StoreUnavailable
 
@@ -41,22 +43,22 @@ class Database:
     @classmethod
     def connect(cls, url: str, *, application_name: str, pool_size: int = 5) -> Self:
         """`url` is `postgresql[+psycopg]://`; `application_name` shows in pg_stat_activity."""
-        return cls(
-            create_async_engine(
-                driver_url(url),
-                pool_size=pool_size,
-                max_overflow=0,
-                pool_timeout=POOL_TIMEOUT_SECONDS,
-                hide_parameters=True,  # errors and logs never show a value
-                connect_args={
-                    "application_name": application_name,
-                    "connect_timeout": CONNECT_TIMEOUT_SECONDS,
-                    "tcp_user_timeout": STATEMENT_TIMEOUT_MS,
-                    # As start-up options these cost no round trip and survive RESET.
-                    "options": f"-c role={SERVING_ROLE} -c statement_timeout={STATEMENT_TIMEOUT_MS}",
-                },
-            )
+        connections = create_async_engine(
+            driver_url(url),
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=POOL_TIMEOUT_SECONDS,
+            hide_parameters=True,  # errors and logs never show a value
+            connect_args={
+                "application_name": application_name,
+                "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+                "tcp_user_timeout": STATEMENT_TIMEOUT_MS,
+                # As start-up options these cost no round trip and survive RESET.
+                "options": f"-c role={SERVING_ROLE} -c statement_timeout={STATEMENT_TIMEOUT_MS}",
+            },
         )
+        event.listen(connections.sync_engine, "checkout", _refuse_if_cut)
+        return cls(connections)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
@@ -83,6 +85,19 @@ class Database:
     async def close(self) -> None:
         """Closes every pooled connection."""
         await self._connections.dispose()
+
+
+def _refuse_if_cut(
+    connection: AdaptedConnection, _record: ConnectionPoolEntry, _proxy: PoolProxiedConnection
+) -> None:
+    """An idle connection has nothing to read but its end: after a restart of the store, open new ones.
+
+    A ping would tell the same for a round trip at every transaction.
+    """
+    idle = select.poll()
+    idle.register(connection.driver_connection.fileno(), select.POLLIN)
+    if idle.poll(0):
+        raise InvalidatePoolError
 
 
 def driver_url(url: str) -> URL:

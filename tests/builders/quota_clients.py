@@ -1,0 +1,65 @@
+"""Many clients of one tenant in a process of their own: reserve, use some, settle, again."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from gateway.db import Database
+from gateway.errors import LimitReached
+from gateway.keys.caller import Caller
+from gateway.metering import Metering
+from gateway.usage.outcome import Outcome
+from tests.builders.store import reserve, used
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """What one process got."""
+
+    num_granted: int
+    num_refused: int
+    num_tokens_used: int
+
+
+def run_clients(url: str, name: str, caller: Caller, *, num_clients: int, num_turns: int) -> Tally:
+    """The body of the process; needs its own name, as request ids start with it."""
+    return asyncio.run(_run(url, name, caller, num_clients=num_clients, num_turns=num_turns))
+
+
+async def _run(url: str, name: str, caller: Caller, *, num_clients: int, num_turns: int) -> Tally:
+    database = Database.connect(url, application_name=name, pool_size=4)
+    metering = Metering(database, name)
+    await metering.start()
+    turns = await asyncio.gather(
+        *(
+            _client(metering, caller, f"{name}-{number}", random.Random(number), num_turns)
+            for number in range(num_clients)
+        )
+    )
+    await metering.stop()
+    await database.close()
+    granted = [tokens for client in turns for tokens in client if tokens is not None]
+    return Tally(
+        num_granted=len(granted),
+        num_refused=num_clients * num_turns - len(granted),
+        num_tokens_used=sum(granted),
+    )
+
+
+async def _client(
+    metering: Metering, caller: Caller, name: str, chance: random.Random, num_turns: int
+) -> list[int | None]:
+    """Tokens used in each turn, None where refused."""
+    return [
+        await _turn(metering, caller, f"{name}-{turn}", num_output_tokens=chance.randint(0, 20))
+        for turn in range(num_turns)
+    ]
+
+
+async def _turn(metering: Metering, caller: Caller, request_id: str, *, num_output_tokens: int) -> int | None:
+    try:
+        reservation = await reserve(metering, caller, prompt=10, output=20, request_id=request_id)
+    except LimitReached:
+        return None
+    await metering.settle(reservation, used(10, num_output_tokens), Outcome.FINISHED)
+    return 10 + num_output_tokens
