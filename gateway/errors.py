@@ -15,6 +15,7 @@
 One place (`gateway/api/error_response.py`) turns them into HTTP.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -82,6 +83,15 @@ class RequestTooLarge(GatewayError):
         super().__init__(message, code="request_too_large")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LimitStanding:
+    """How a reached limit stands; `reset_seconds` is the time until it is free of use again."""
+
+    limit: int
+    remaining: int
+    reset_seconds: float
+
+
 class LimitReached(GatewayError):
     """A limit of the tenant is used up; nothing was counted."""
 
@@ -95,11 +105,13 @@ class LimitReached(GatewayError):
         code: str,
         retry_after_seconds: float | None,
         should_retry: bool | None = None,
+        standing: "LimitStanding | None" = None,
     ) -> None:
         super().__init__(
             message, code=code, retry_after_seconds=retry_after_seconds, should_retry=should_retry
         )
         self.limit_type = limit_type  # "tokens" or "requests": the wire's `type` of this error
+        self.standing = standing
 
 
 class ServerOverloaded(GatewayError):

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.api.context import context_of
-from gateway.api.headers import Headers, retry_headers
+from gateway.api.headers import Headers, limit_headers, retry_headers
 from gateway.api.middleware import common_headers
 from gateway.errors import GatewayError, InternalError, InvalidApiKey, InvalidRequest, LimitReached, NotFound
 
@@ -38,6 +38,8 @@ def error_body(error: GatewayError) -> bytes:
 def error_headers(error: GatewayError) -> Headers:
     """The headers that an error's response has beside the common ones."""
     headers = retry_headers(retry_after_seconds=error.retry_after_seconds, should_retry=error.should_retry)
+    if isinstance(error, LimitReached) and error.standing is not None:
+        headers += limit_headers(error.limit_type, error.standing)
     if isinstance(error, InvalidApiKey):
         headers.append((b"www-authenticate", b"Bearer"))
     return headers

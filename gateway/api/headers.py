@@ -3,6 +3,7 @@
 import math
 from typing import Final
 
+from gateway.errors import LimitStanding
 from gateway.quotas.reservation import RateState
 
 Headers = list[tuple[bytes, bytes]]
@@ -10,9 +11,22 @@ Headers = list[tuple[bytes, bytes]]
 API_VERSION: Final = b"2020-10-01"
 
 
+def limit_headers(kind: str, standing: RateState | LimitStanding) -> Headers:
+    """How one limit stands; `kind` is `requests` or `tokens`."""
+    name = kind.encode()
+    return [
+        (b"x-ratelimit-limit-" + name, b"%d" % standing.limit),
+        (b"x-ratelimit-remaining-" + name, b"%d" % standing.remaining),
+        (b"x-ratelimit-reset-" + name, go_duration(standing.reset_seconds).encode()),
+    ]
+
+
 def rate_limit_headers(*, requests: RateState | None, tokens: RateState | None) -> Headers:
     """A caller's limits as they stand after reserving; nothing for what is unlimited."""
-    return _state_headers(b"requests", requests) + _state_headers(b"tokens", tokens)
+    states = {"requests": requests, "tokens": tokens}
+    return [
+        header for kind, state in states.items() if state is not None for header in limit_headers(kind, state)
+    ]
 
 
 def retry_headers(*, retry_after_seconds: float | None, should_retry: bool | None) -> Headers:
@@ -35,13 +49,3 @@ def go_duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes}m{rest}s"
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
-
-
-def _state_headers(kind: bytes, state: RateState | None) -> Headers:
-    if state is None:
-        return []
-    return [
-        (b"x-ratelimit-limit-" + kind, b"%d" % state.limit),
-        (b"x-ratelimit-remaining-" + kind, b"%d" % state.remaining),
-        (b"x-ratelimit-reset-" + kind, go_duration(state.reset_seconds).encode()),
-    ]

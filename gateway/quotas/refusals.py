@@ -3,8 +3,8 @@
 import math
 from typing import assert_never
 
-from gateway.errors import LimitReached
-from gateway.quotas.policy import NoSlot, NoTokens
+from gateway.errors import LimitReached, LimitStanding
+from gateway.quotas.policy import SECONDS_PER_REFILL, SLOT_RETRY_AFTER_SECONDS, NoSlot, NoTokens
 
 
 def limit_reached(refusal: NoSlot | NoTokens, *, model: str, tenant_name: str) -> LimitReached:
@@ -18,6 +18,11 @@ def limit_reached(refusal: NoSlot | NoTokens, *, model: str, tenant_name: str) -
                 code="concurrency_limit_exceeded",
                 retry_after_seconds=refusal.retry_after_seconds,
                 should_retry=_should_retry(refusal.retry_after_seconds),
+                standing=LimitStanding(
+                    limit=refusal.limit,
+                    remaining=max(refusal.limit - refusal.in_use, 0),
+                    reset_seconds=SLOT_RETRY_AFTER_SECONDS,
+                ),
             )
         case NoTokens():
             return LimitReached(
@@ -28,6 +33,11 @@ def limit_reached(refusal: NoSlot | NoTokens, *, model: str, tenant_name: str) -
                 code="rate_limit_exceeded",
                 retry_after_seconds=refusal.retry_after_seconds,
                 should_retry=_should_retry(refusal.retry_after_seconds),
+                standing=LimitStanding(
+                    limit=refusal.limit,
+                    remaining=max(refusal.limit - refusal.used, 0),
+                    reset_seconds=refusal.used * SECONDS_PER_REFILL / max(refusal.limit, 1),
+                ),
             )
         case _:
             assert_never(refusal)
