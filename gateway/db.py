@@ -21,7 +21,7 @@ SERVING_ROLE: Final = "sluice_app"
 CONNECT_TIMEOUT_SECONDS: Final = 3
 POOL_TIMEOUT_SECONDS: Final = 5.0
 STATEMENT_TIMEOUT_MS: Final = 5_000
-TRANSACTION_TIMEOUT_SECONDS: Final = 10.0  # a server that hangs without closing answers nothing at all
+TRANSACTION_TIMEOUT_SECONDS: Final = 6.0  # a server that hangs without closing answers nothing at all
 
 metadata: Final = MetaData(
     naming_convention={

@@ -21,7 +21,7 @@ from gateway.keys.secret import digest, public_id, redact
 from gateway.tenants.ids import KeyId
 
 POLL_SECONDS: Final = 1.0
-OVERLAP_SECONDS: Final = 15.0  # longer than any transaction may take, so no change commits unseen
+OVERLAP_SECONDS: Final = 20.0  # longer than any transaction may take, so no change commits unseen
 MAX_UNSEEN_SECONDS: Final = 600.0  # how long cached keys go on while the store is away
 
 logger = logging.getLogger(__name__)
