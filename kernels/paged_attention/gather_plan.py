@@ -12,8 +12,8 @@ from torch import Tensor
 
 from kernels.paged_attention.batch import RaggedBatch
 
-_MAX_GROUP_PAGES = 512
-"""Pages that one group may gather: bounds the copies' memory, and keeps them in the CPU's cache."""
+_GROUP_BYTES = 2 << 20
+"""Keys that one group may gather: small enough that the copy is still in a core's cache when it is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,18 @@ class PrefillChunk:
     mask: Tensor | None  # [last - first, seq_len], 0 or -inf; None where the chunk starts at position 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GatherPlan:
-    """All of one step's attention."""
+    """All of one step's attention.
+
+    Every group and chunk gathers into the same two buffers: fresh ones would cost more in page faults than
+    the copying itself.
+    """
 
     decode_groups: tuple[DecodeGroup, ...]
     prefill_chunks: tuple[PrefillChunk, ...]
+    key_buffer: Tensor  # [most tiles, block_size * head_dim]
+    value_buffer: Tensor  # as key_buffer
 
 
 def plan_gathers(batch: RaggedBatch, key_cache: Tensor) -> GatherPlan:
@@ -56,25 +62,35 @@ def plan_gathers(batch: RaggedBatch, key_cache: Tensor) -> GatherPlan:
     seq_lens: list[int] = batch.seq_lens.tolist()
     decodes = [i for i in range(len(seq_lens)) if starts[i + 1] - starts[i] == 1]
     prefills = [i for i in range(len(seq_lens)) if starts[i + 1] - starts[i] > 1]
-    groups = _groups_of_similar_length(decodes, seq_lens, block_size=key_cache.shape[2])
+    page_bytes = key_cache[0].numel() * key_cache.itemsize
+    groups = _groups_of_similar_length(
+        decodes, seq_lens, block_size=key_cache.shape[2], max_pages=_GROUP_BYTES // page_bytes
+    )
+    decode_groups = tuple(_decode_group(batch, members, key_cache) for members in groups)
+    prefill_chunks = tuple(
+        _prefill_chunk(batch.block_tables[i], starts[i], starts[i + 1], seq_lens[i], key_cache)
+        for i in prefills
+    )
+    tiles = [group.tiles for group in decode_groups] + [chunk.tiles for chunk in prefill_chunks]
+    most_tiles = max(len(some) for some in tiles)
+    tile_size = key_cache.shape[2] * key_cache.shape[3]
     return GatherPlan(
-        tuple(_decode_group(batch, members, key_cache) for members in groups),
-        tuple(
-            _prefill_chunk(batch.block_tables[i], starts[i], starts[i + 1], seq_lens[i], key_cache)
-            for i in prefills
-        ),
+        decode_groups=decode_groups,
+        prefill_chunks=prefill_chunks,
+        key_buffer=key_cache.new_empty(most_tiles, tile_size),
+        value_buffer=key_cache.new_empty(most_tiles, tile_size),
     )
 
 
 def _groups_of_similar_length(
-    decodes: Sequence[int], seq_lens: Sequence[int], *, block_size: int
+    decodes: Sequence[int], seq_lens: Sequence[int], *, block_size: int, max_pages: int
 ) -> Iterator[list[int]]:
-    """Longest first; a group ends where padding would double a row, or at `_MAX_GROUP_PAGES`."""
+    """Longest first; a group ends where padding would double a row, or past `max_pages`."""
     group: list[int] = []
     for i in sorted(decodes, key=lambda i: -seq_lens[i]):
         if group:
             num_pages = math.ceil(seq_lens[group[0]] / block_size)
-            is_full = (len(group) + 1) * num_pages > _MAX_GROUP_PAGES
+            is_full = (len(group) + 1) * num_pages > max_pages
             if is_full or math.ceil(seq_lens[i] / block_size) * 2 < num_pages:
                 yield group
                 group = []

@@ -21,58 +21,62 @@ def paged_attention(
     looked at, whatever they hold.
     """
     output = torch.empty_like(query, memory_format=torch.contiguous_format)
+    num_kv_heads = key_cache.shape[1]
     for group in plan.decode_groups:
-        output.index_copy_(0, group.rows, _attend_decodes(query, key_cache, value_cache, group, scale))
+        keys = _gather_written(key_cache, group, plan.key_buffer)
+        values = _gather_written(value_cache, group, plan.value_buffer)
+        rows = query.index_select(0, group.rows)
+        output.index_copy_(0, group.rows, _attend_decodes(rows, keys, values, group, num_kv_heads, scale))
     for chunk in plan.prefill_chunks:
-        output[chunk.first : chunk.last] = _attend_chunk(query, key_cache, value_cache, chunk, scale)
+        keys = _gather_exactly(key_cache, chunk, plan.key_buffer)
+        values = _gather_exactly(value_cache, chunk, plan.value_buffer)
+        rows = query[chunk.first : chunk.last]
+        output[chunk.first : chunk.last] = _attend_chunk(rows, keys, values, chunk, scale)
     return output
 
 
 def _attend_decodes(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, group: DecodeGroup, scale: float
+    query: Tensor, keys: Tensor, values: Tensor, group: DecodeGroup, num_kv_heads: int, scale: float
 ) -> Tensor:
+    # query [size, num_heads, head_dim], keys and values [gathered rows, head_dim] -> as query
     """The query heads of one key head stand in the length dimension, so that its keys are read once."""
-    num_rows, (_, num_kv_heads, _, head_dim) = group.rows.shape[0], key_cache.shape
-    shape = (num_rows, num_kv_heads, -1, head_dim)
+    shape = (query.shape[0], num_kv_heads, -1, query.shape[2])
     attended = functional.scaled_dot_product_attention(
-        query.index_select(0, group.rows).view(shape),
-        _gather_written(key_cache, group).view(shape),
-        _gather_written(value_cache, group).view(shape),
-        attn_mask=group.mask,
-        scale=scale,
+        query.view(shape), keys.view(shape), values.view(shape), attn_mask=group.mask, scale=scale
     )
-    return attended.reshape(num_rows, -1, head_dim)
+    return attended.reshape(query.shape)
 
 
-def _gather_written(cache: Tensor, group: DecodeGroup) -> Tensor:
-    """Zero where nothing was written: a mask alone would leave 0 * NaN = NaN."""
-    rows = _gather(cache, group.tiles).view(-1, cache.shape[3])
-    return rows.index_fill_(0, group.unwritten, 0)
-
-
-def _attend_chunk(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, chunk: PrefillChunk, scale: float
-) -> Tensor:
-    num_tokens, (_, num_kv_heads, _, head_dim) = chunk.last - chunk.first, key_cache.shape
-    packed = query[chunk.first : chunk.last].view(num_tokens, num_kv_heads, -1, head_dim).permute(1, 2, 0, 3)
-    kv_shape = (num_kv_heads, packed.shape[1], chunk.seq_len, head_dim)
+def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, chunk: PrefillChunk, scale: float) -> Tensor:
+    # query [num_tokens, num_heads, head_dim], keys and values [num_kv_heads, seq_len, head_dim] -> as query
+    num_kv_heads, seq_len, head_dim = keys.shape
+    packed = query.view(query.shape[0], num_kv_heads, -1, head_dim).permute(1, 2, 0, 3)
+    kv_shape = (num_kv_heads, packed.shape[1], seq_len, head_dim)
     attended = functional.scaled_dot_product_attention(
         packed,
-        _gather_exactly(key_cache, chunk).unsqueeze(1).expand(kv_shape),
-        _gather_exactly(value_cache, chunk).unsqueeze(1).expand(kv_shape),
+        keys.unsqueeze(1).expand(kv_shape),
+        values.unsqueeze(1).expand(kv_shape),
         attn_mask=chunk.mask,
         is_causal=chunk.mask is None,
         scale=scale,
     )
-    return attended.permute(2, 0, 1, 3).reshape(num_tokens, -1, head_dim)
+    return attended.permute(2, 0, 1, 3).reshape(query.shape)
 
 
-def _gather_exactly(cache: Tensor, chunk: PrefillChunk) -> Tensor:
-    pages = _gather(cache, chunk.tiles).view(cache.shape[1], -1, cache.shape[3])
+def _gather_written(cache: Tensor, group: DecodeGroup, buffer: Tensor) -> Tensor:
+    # -> [gathered rows, head_dim]
+    """Zero where nothing was written: a mask alone would leave 0 * NaN = NaN."""
+    rows = _gather(cache, group.tiles, buffer).view(-1, cache.shape[3])
+    return rows.index_fill_(0, group.unwritten, 0)
+
+
+def _gather_exactly(cache: Tensor, chunk: PrefillChunk, buffer: Tensor) -> Tensor:
+    # -> [num_kv_heads, seq_len, head_dim]
+    pages = _gather(cache, chunk.tiles, buffer).view(cache.shape[1], -1, cache.shape[3])
     return pages[:, : chunk.seq_len]
 
 
-def _gather(cache: Tensor, tiles: Tensor) -> Tensor:
-    # -> [num_tiles, block_size * head_dim]
-    num_blocks, num_kv_heads, block_size, head_dim = cache.shape
-    return cache.view(num_blocks * num_kv_heads, block_size * head_dim).index_select(0, tiles)
+def _gather(cache: Tensor, tiles: Tensor, buffer: Tensor) -> Tensor:
+    # -> [num_tiles, block_size * head_dim], the first rows of `buffer`
+    all_tiles = cache.view(-1, buffer.shape[1])
+    return torch.index_select(all_tiles, 0, tiles, out=buffer[: tiles.shape[0]])

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_NUM_CANDIDATES = 1024
-"""Logits looked at before a whole row is sorted: they nearly always hold the nucleus (0.3 ms, not 3.5)."""
+_NUM_CANDIDATES = (256, 4096)
+"""Logits looked at before a whole row is sorted: they nearly always hold the nucleus (0.1 ms, not 5)."""
 
 _MASK_64 = (1 << 64) - 1
 
@@ -73,19 +73,27 @@ def _draw(logits: Tensor, row: SamplingRow) -> Tensor:
 def _keep_likeliest(logits: Tensor, weights: Tensor, row: SamplingRow) -> Tensor:
     """Zeroes all but the `top_k` likeliest, and of those all but the smallest set holding `top_p`."""
     size = weights.shape[0]
-    top_k = min(row.top_k or size, size)
-    num_candidates = min(max(_NUM_CANDIDATES, top_k if row.top_k else 0), size)
-    total = weights.sum()
-    order = _likeliest_first(logits, num_candidates)
-    if not row.top_k and weights[order].sum() < row.top_p * total:
-        order = _likeliest_first(logits, size)
-    order = order[:top_k]
+    if row.top_k:
+        order = _likeliest_first(logits, min(row.top_k, size))
+        needed = row.top_p * weights[order].sum()
+    else:
+        needed = row.top_p * weights.sum()
+        order = _holding(needed, logits, weights)
     kept = weights[order]
-    mass = kept.sum() if row.top_k else total
-    # A token stays while those before it hold less than top_p; the first always stays.
-    stays = kept.cumsum(dim=0) - kept < row.top_p * mass
+    # A token stays while those before it hold less than what is needed; the first always stays.
+    stays = kept.cumsum(dim=0) - kept < needed
     stays[0] = True
     return torch.zeros_like(weights).index_copy_(0, order[stays], kept[stays])
+
+
+def _holding(needed: Tensor, logits: Tensor, weights: Tensor) -> Tensor:
+    """Likeliest tokens, as few as are quickly found, that hold at least the weight `needed`."""
+    for num_candidates in _NUM_CANDIDATES:
+        if num_candidates < weights.shape[0]:
+            order = _likeliest_first(logits, num_candidates)
+            if weights[order].sum() >= needed:
+                return order
+    return _likeliest_first(logits, weights.shape[0])
 
 
 def _likeliest_first(logits: Tensor, num_tokens: int) -> Tensor:
