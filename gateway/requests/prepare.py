@@ -23,7 +23,7 @@ async def prepare(request: InferenceRequest, model: ServedModel) -> PreparedRequ
     """Renders, tokenises and bounds a request. Raises InvalidRequest and ContextLengthExceeded."""
     prompt_ids = await _prompt_ids(request.prompt, model)
     cap = _output_cap(request, len(prompt_ids), model.limits)
-    floor = cap if request.max_tokens is not None else min(USEFUL_OUTPUT_TOKENS, cap)
+    floor = cap if request.max_tokens is not None else min(USEFUL_OUTPUT_TOKENS, max(1, cap - 1))
     return PreparedRequest(
         request=request,
         prompt_ids=prompt_ids,

@@ -61,6 +61,7 @@ class PreparedRequest:
     """A request whose prompt is tokens and fits its model.
 
     `output_cap` is the most output there is room for; with less than `output_floor` the answer is of no use.
+    They are equal only where the caller insists on its number.
     `sampling.max_tokens` is the cap until a reservation lowers it.
     """
 

@@ -52,6 +52,11 @@ async def test_without_max_tokens_the_cap_is_what_there_is_room_for() -> None:
     assert (await prepared_completion(prompt="a")).output_cap == 256
 
 
+async def test_without_max_tokens_the_floor_is_below_the_cap_so_that_a_small_limit_can_lower_it() -> None:
+    prepared = await prepared_completion(prompt="a")
+    assert prepared.output_floor < prepared.output_cap
+
+
 async def test_prompt_and_output_just_fit_the_context() -> None:
     assert (await prepared_completion(prompt="a" * 500, max_tokens=12)).output_cap == 12
 

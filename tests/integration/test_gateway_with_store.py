@@ -1,0 +1,173 @@
+"""The composed gateway with a real Postgres: keys, limits and the ledger behind real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import openai
+import pytest
+
+from engine.protocol import Finished, FinishReason, TokenDelta, Usage
+from gateway.administration import revoke_key
+from gateway.app import create_app
+from gateway.db import Database
+from gateway.settings import GatewaySection, GatewaySettings, SecretsSection
+from tests.builders.bodies import chat_body
+from tests.builders.engine_messages import engine_description, token_ids_of
+from tests.builders.store import PEPPER, make_customer
+from tests.builders.store_rows import rows, until_value, value
+from tests.fakes.http_server import serving
+from tests.fakes.websocket_engine import WebSocketEngine, answer, hold
+from tests.fixtures_postgres import StoreSwitch
+
+pytestmark = pytest.mark.postgres
+
+CHAT = "/v1/chat/completions"
+NUM_LIVE = "SELECT count(*) FROM reservation"
+SHARED = "cd" * 16
+
+
+@asynccontextmanager
+async def gateway(database_url: str, engine: WebSocketEngine) -> AsyncIterator[str]:
+    """The URL of a gateway that is ready."""
+    settings = GatewaySettings(
+        database_url=database_url,
+        gateway=GatewaySection(engines=(engine.url,)),
+        secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=SHARED),
+    )
+    async with serving(create_app(settings)) as url, httpx.AsyncClient(base_url=url) as client:
+        await until_status(client, "GET", "/readyz", 200)
+        yield url
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[WebSocketEngine]:
+    engine = WebSocketEngine(engine_description(), hold, secret=SHARED)
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+@pytest.fixture
+async def url(database_url: str, engine: WebSocketEngine) -> AsyncIterator[str]:
+    async with gateway(database_url, engine) as url:
+        yield url
+
+
+async def until_status(client: httpx.AsyncClient, method: str, path: str, status: int) -> None:
+    """Asks again and again, as a client would, until it gets that status."""
+    body = chat_body() if method == "POST" else None
+    async with asyncio.timeout(20):
+        while (await client.request(method, path, json=body)).status_code != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def client_of(url: str, secret: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)
+
+
+async def test_many_answers_are_each_in_the_ledger_once(
+    database: Database, database_url: str, engine: WebSocketEngine, url: str
+) -> None:
+    engine.script = answer(*token_ids_of("abc"))
+    customer = await make_customer(database, concurrent_requests=64, tokens_per_minute=100_000)
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=customer.secret) as client:
+        completions = await asyncio.gather(
+            *(
+                client.completions.create(model="tiny", prompt="x" * number, max_tokens=9)
+                for number in range(1, 33)
+            )
+        )
+    assert all(completion.choices[0].text == "abc" for completion in completions)
+    totals = "SELECT count(*), sum(prompt_tokens), sum(completion_tokens) FROM usage_event"
+    assert rows(database_url, totals) == [(32, 528, 96)]
+    assert value(database_url, NUM_LIVE) == 0
+
+
+async def test_a_tenant_over_its_concurrency_is_refused_and_nothing_is_counted(
+    database: Database, database_url: str, engine: WebSocketEngine, url: str
+) -> None:
+    customer = await make_customer(database, concurrent_requests=1)
+    async with client_of(url, customer.secret) as client:
+        first = asyncio.create_task(client.post(CHAT, json=chat_body()))
+        await engine.until(lambda: len(engine.received) == 1)
+        second = await client.post(CHAT, json=chat_body())
+        assert second.status_code == 429
+        assert second.json()["error"]["code"] == "concurrency_limit_exceeded"
+        assert second.headers["x-ratelimit-remaining-requests"] == "0"
+        assert int(second.headers["retry-after"]) >= 1
+        request = engine.received[0]
+        engine.send(TokenDelta(request.id, (5,)), Finished(request.id, FinishReason.STOP, Usage(3, 0, 1)))
+        assert (await first).status_code == 200
+    assert value(database_url, "SELECT count(*) FROM usage_event") == 1
+
+
+async def test_a_tenant_over_its_tokens_is_refused(
+    database: Database, engine: WebSocketEngine, url: str
+) -> None:
+    engine.script = answer(5)
+    customer = await make_customer(database, tokens_per_minute=50)
+    async with client_of(url, customer.secret) as client:
+        response = await client.post(CHAT, json=chat_body(max_tokens=100))
+        assert response.status_code == 429
+        assert response.headers["x-should-retry"] == "false"
+        assert engine.received == []
+        assert (await client.post(CHAT, json=chat_body())).status_code == 200, "what fits is served"
+        assert engine.received[0].sampling.max_tokens < 50
+
+
+async def test_a_client_that_leaves_frees_its_slot(
+    database: Database, database_url: str, engine: WebSocketEngine, url: str
+) -> None:
+    customer = await make_customer(database, concurrent_requests=1)
+    async with client_of(url, customer.secret) as client:
+        leaving = asyncio.create_task(client.post(CHAT, json=chat_body()))
+        await engine.until(lambda: len(engine.received) == 1)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+    await engine.until(lambda: engine.cancelled == [engine.received[0].id])
+    engine.send(Finished(engine.received[0].id, FinishReason.CANCELLED, Usage(7, 0, 2)))
+    await until_value(database_url, NUM_LIVE, 0)
+    row = "SELECT prompt_tokens, completion_tokens, outcome FROM usage_event"
+    assert rows(database_url, row) == [(7, 2, "cancelled")]
+
+
+async def test_a_revoked_key_is_refused(database: Database, engine: WebSocketEngine, url: str) -> None:
+    engine.script = answer(5)
+    customer = await make_customer(database)
+    async with client_of(url, customer.secret) as client:
+        assert (await client.post(CHAT, json=chat_body())).status_code == 200
+        await revoke_key(database, "test", customer.caller.key)
+        await until_status(client, "POST", CHAT, 401)
+
+
+async def test_a_store_that_is_away_is_a_503_and_the_gateway_recovers(
+    database: Database, engine: WebSocketEngine, url: str, store_switch: StoreSwitch
+) -> None:
+    engine.script = answer(5)
+    customer = await make_customer(database)
+    async with client_of(url, customer.secret) as client:
+        assert (await client.post(CHAT, json=chat_body())).status_code == 200
+        store_switch.off()
+        response = await client.post(CHAT, json=chat_body())
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "store_unavailable"
+        assert (await client.get("/healthz")).status_code == 200
+        store_switch.on()
+        await until_status(client, "POST", CHAT, 200)
+
+
+async def test_a_gateway_starts_without_its_store_and_waits_for_it(
+    database: Database, database_url: str, engine: WebSocketEngine, store_switch: StoreSwitch
+) -> None:
+    await make_customer(database)
+    store_switch.off()
+    starting = asyncio.create_task(_first_ready(database_url, engine))
+    store_switch.on()
+    assert await starting == 200
+
+
+async def _first_ready(database_url: str, engine: WebSocketEngine) -> int:
+    async with gateway(database_url, engine) as url, httpx.AsyncClient(base_url=url) as client:
+        return (await client.get("/readyz")).status_code
