@@ -33,7 +33,14 @@ from deploy.postgres_directory import (
     prepare,
 )
 
-__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "find_running", "running", "start"]
+__all__ = [
+    "DirectoryInUse",
+    "EmbeddedPostgres",
+    "EmbeddedPostgresError",
+    "find_running",
+    "running",
+    "start",
+]
 
 START_TIMEOUT_SECONDS: Final = 60.0  # recovery after a crash replays the log first
 STOP_TIMEOUT_SECONDS: Final = 15.0
@@ -48,6 +55,10 @@ SETTINGS: Final = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
+
+
+class DirectoryInUse(EmbeddedPostgresError):
+    """Another process owns the server of this data directory."""
 
 
 class EmbeddedPostgres:
@@ -82,7 +93,6 @@ def start(data_dir: Path, *, lock_timeout_seconds: float = 10.0) -> EmbeddedPost
 
     Waits `lock_timeout_seconds` for another owner to finish, then raises EmbeddedPostgresError.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
     owner = _lock_owner(data_dir, lock_timeout_seconds)
     try:
         directory = prepare(data_dir)
@@ -106,20 +116,32 @@ def find_running(data_dir: Path) -> str | None:
 @contextmanager
 def running(data_dir: Path) -> Iterator[str]:
     """The URL of a server on `data_dir`: the one that runs, left alone, or one of our own until the end."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    with (data_dir / "postgres.users").open("ab") as users:
+    with _open_lock(data_dir, "postgres.users") as users:
+        found = _find_or_start(data_dir, users)
+        if isinstance(found, str):
+            yield found
+            return
+        try:
+            yield found.url
+        finally:
+            fcntl.flock(users, fcntl.LOCK_EX)  # whoever else uses it meanwhile may finish
+            found.stop()
+
+
+def _find_or_start(data_dir: Path, users: IO[bytes]) -> str | EmbeddedPostgres:
+    """With the users' lock held when found. A server that another process is just starting is waited for."""
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while True:
         fcntl.flock(users, fcntl.LOCK_SH)
         url = find_running(data_dir)
         if url is not None:
-            yield url
-            return
+            return url
         fcntl.flock(users, fcntl.LOCK_UN)
-        server = start(data_dir)
         try:
-            yield server.url
-        finally:
-            fcntl.flock(users, fcntl.LOCK_EX)
-            server.stop()
+            return start(data_dir, lock_timeout_seconds=POLL_SECONDS)
+        except DirectoryInUse:
+            if time.monotonic() > deadline:
+                raise
 
 
 def _url(directory: PostgresDirectory) -> str:
@@ -129,7 +151,7 @@ def _url(directory: PostgresDirectory) -> str:
 
 
 def _lock_owner(data_dir: Path, timeout_seconds: float) -> IO[bytes]:
-    owner = (data_dir / "postgres.owner").open("ab")
+    owner = _open_lock(data_dir, "postgres.owner")
 
     def try_lock() -> bool:
         try:
@@ -140,10 +162,18 @@ def _lock_owner(data_dir: Path, timeout_seconds: float) -> IO[bytes]:
 
     if not _wait(try_lock, timeout_seconds):
         owner.close()
-        raise EmbeddedPostgresError(
-            f"Another Sluice runs on {data_dir}; stop it or choose another --data-dir."
-        )
+        raise DirectoryInUse(f"Another Sluice runs on {data_dir}; stop it or choose another --data-dir.")
     return owner
+
+
+def _open_lock(data_dir: Path, name: str) -> IO[bytes]:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        return (data_dir / name).open("ab")
+    except OSError as error:
+        raise EmbeddedPostgresError(
+            f"The data directory {data_dir} cannot be used: {error.strerror}."
+        ) from error
 
 
 def _end_orphan(directory: PostgresDirectory) -> None:

@@ -65,6 +65,11 @@ class Listeners:
             engine=bind(LOOPBACK, 0, option="engine.listen"),
         )
 
+    def close(self) -> None:
+        """Lets the addresses go."""
+        for listener in (self.api, self.admin, self.engine):
+            listener.close()
+
 
 async def serve(options: LocalOptions, progress: Progress) -> None:
     """Runs until Ctrl-C or SIGTERM. Raises the one-line error of whatever cannot start."""
@@ -106,6 +111,7 @@ class LocalServer:
 
     async def start(self) -> str:
         """Starts everything; returns what to tell the person at the terminal."""
+        self._at_exit.callback(self._listeners.close)  # kept open until then: restarted children inherit them
         self._at_exit.callback(self._metrics.stop)
         store_exit = await self._at_exit.enter_async_context(AsyncExitStack())
         self._at_exit.push_async_callback(self._supervisor.stop)  # children first, then what they stand on

@@ -67,7 +67,7 @@ class Child:
         """Waits until `is_ready`; raises ChildFailed if the process ends first."""
         while not await is_ready():
             if self._process is None or self._process.returncode is not None:
-                raise ChildFailed(self.last_line())
+                raise ChildFailed(f"{self.spec.name}: {self.last_line().removeprefix('sluice: ')}")
             await asyncio.sleep(0.05)
         self._has_been_ready = True
 
@@ -89,7 +89,7 @@ class Child:
     def last_line(self) -> str:
         """The last thing the process wrote."""
         lines = self._log_path.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"{self.spec.name} ended without a word"
+        return lines[-1] if lines else "it ended without a word"
 
     # --- keeping alive ---------------------------------------------------------------------------------
 
