@@ -111,9 +111,11 @@ class Gateway:
                 await self._metering.start()
             except StoreUnavailable as error:
                 logger.warning("waiting for the store: %s", error)
-                await asyncio.sleep(STORE_RETRY_SECONDS)
+            except Exception:  # a store that is not migrated yet, say: it may be a moment later
+                logger.exception("the store cannot be used yet")
             else:
                 break
+            await asyncio.sleep(STORE_RETRY_SECONDS)
         self._readiness.note_store_answered()
         await self._directory.start()
 

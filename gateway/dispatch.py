@@ -45,6 +45,7 @@ class Dispatcher:
         self._directory = directory
         self._metrics = metrics
         self._max_queued = max_queued
+        self._num_shown = dict.fromkeys(RequestClass, 0)
         self._queues: defaultdict[str, ClassQueues[Waiting]] = defaultdict(ClassQueues)
 
     @property
@@ -143,7 +144,9 @@ class Dispatcher:
     def _count_waiting(self) -> None:
         for request_class in RequestClass:
             num_waiting = _count(self._queues.values(), request_class)
-            self._metrics.queued.labels(request_class).set(num_waiting)
+            if num_waiting != self._num_shown[request_class]:
+                self._num_shown[request_class] = num_waiting
+                self._metrics.queued.labels(request_class).set(num_waiting)
 
 
 def _count(queues: Iterable[ClassQueues[Waiting]], request_class: RequestClass) -> int:

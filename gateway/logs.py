@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 # An API key, also one that is cut short or misspelt; and whatever else follows "Bearer".
-_SECRETS: Final = re.compile(r"\bsk-[A-Za-z0-9_-]{6,}|(?<=Bearer )[^\s\"'\\]+", re.IGNORECASE)
+_SECRETS: Final = re.compile(r"\bsk-[A-Za-z0-9_-]{6,}|(?<=earer )[^\s\"'\\]+")
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
@@ -30,6 +30,8 @@ class JsonFormatter(logging.Formatter):
 
 def redact(text: str) -> str:
     """`text` without anything that looks like an API key."""
+    if "sk-" not in text and "earer " not in text:  # nearly always; the pattern costs 30 us a line
+        return text
     return _SECRETS.sub("[redacted]", text)
 
 

@@ -153,6 +153,9 @@ class EngineClient:
                 await self._converse(connection)
         except (OSError, WebSocketException, ProtocolError, EngineIncompatibleError) as error:
             reason = str(error) or type(error).__name__
+        except Exception:  # a bug in a hook must not cost the engine for ever
+            logger.exception("engine %s: unexpected error", self.address.name)
+            reason = "an unexpected error"
         finally:
             self._lose()
         return was_connected, reason
