@@ -7,6 +7,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from admin_ui import formatting
 from admin_ui.context import AdminContext, Context
+from admin_ui.flash import drop_flash, read_flash
 from admin_ui.page import redirect, redirect_with_flash
 from admin_ui.security import safe_return_path
 from admin_ui.sessions import (
@@ -114,7 +115,7 @@ def _show(
     request: Request, context: AdminContext, template: str, *, status: int = 200, **values: str
 ) -> HTMLResponse:
     """A page for a stranger, whose form is tied to this browser."""
-    key = stranger_form_key(request, context)
+    key, flash = stranger_form_key(request, context), read_flash(request, context)
     frame = {
         "csrf": stranger_csrf_token(key),
         "name": "",
@@ -122,10 +123,12 @@ def _show(
         "name_error": None,
         "password_error": None,
         "min_password_length": MIN_PASSWORD_LENGTH,
-        "flash": None,
+        "flash": flash,
     }
     response = HTMLResponse(context.renderer.render(template, frame | values), status_code=status)
     keep_form_key(response, request, context, key)
+    if flash is not None:
+        drop_flash(response, request, context)
     return response
 
 
