@@ -24,8 +24,15 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data_dir() -> Iterator[Path]:
+    """One for all tests that leave the cluster whole: making one is what takes long."""
+    with tempfile.TemporaryDirectory(prefix="sluice-test-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def new_data_dir() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="sluice-test-") as directory:
         yield Path(directory)
 
@@ -39,6 +46,7 @@ def server(data_dir: Path) -> Iterator[EmbeddedPostgres]:
 
 def store_answer(url: str) -> None:
     with psycopg.connect(url) as connection:
+        connection.execute("DROP TABLE IF EXISTS answer")
         connection.execute("CREATE TABLE answer AS SELECT 42 AS value")
 
 
@@ -92,8 +100,8 @@ def test_a_second_owner_is_refused_with_one_line(data_dir: Path, server: Embedde
         start(data_dir, lock_timeout_seconds=0.1)
 
 
-def test_a_path_too_long_for_a_socket_works(data_dir: Path) -> None:
-    server = start(data_dir / ("deep" * 30))
+def test_a_path_too_long_for_a_socket_works(new_data_dir: Path) -> None:
+    server = start(new_data_dir / ("deep" * 30))
     try:
         store_answer(server.url)
     finally:
@@ -119,6 +127,27 @@ def test_a_command_starts_a_server_for_itself_when_none_runs(data_dir: Path) -> 
         store_answer(url)
     assert find_running(data_dir) is None
     assert processes_in(data_dir / "postgres") == []
+
+
+def test_commands_at_once_share_one_server(new_data_dir: Path) -> None:
+    program = "import sys; from pathlib import Path; from deploy.embedded_postgres import running\n"
+    program += "with running(Path(sys.argv[1])) as url: print(url)"
+    commands = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(new_data_dir)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    answers = [(command.communicate()[0], command.returncode) for command in commands]
+    assert len(set(answers)) == 1
+    assert answers[0][1] == 0
+    assert processes_in(new_data_dir / "postgres") == []
+
+
+def test_a_directory_that_cannot_be_made_is_reported_in_one_line(data_dir: Path) -> None:
+    (data_dir / "file").write_text("in the way")
+    with pytest.raises(EmbeddedPostgresError, match=r"cannot be used: Not a directory\.$"):
+        start(data_dir / "file" / "data")
 
 
 def test_a_server_that_died_says_so(server: EmbeddedPostgres) -> None:
@@ -173,16 +202,16 @@ def test_a_pid_file_naming_another_program_does_not_stop_the_start(data_dir: Pat
         server.stop()
 
 
-def test_a_half_made_cluster_is_made_anew(data_dir: Path) -> None:
-    (data_dir / "postgres.new").mkdir()
-    (data_dir / "postgres.new" / "PG_VERSION").write_text("18\n")
-    start(data_dir).stop()
-    assert not (data_dir / "postgres.new").exists()
+def test_a_half_made_cluster_is_made_anew(new_data_dir: Path) -> None:
+    (new_data_dir / "postgres.new").mkdir()
+    (new_data_dir / "postgres.new" / "PG_VERSION").write_text("18\n")
+    start(new_data_dir).stop()
+    assert not (new_data_dir / "postgres.new").exists()
 
 
-def test_a_cluster_that_cannot_start_is_reported_in_one_line(data_dir: Path) -> None:
-    start(data_dir).stop()
-    (data_dir / "postgres" / "global" / "pg_control").write_bytes(b"")
+def test_a_cluster_that_cannot_start_is_reported_in_one_line(new_data_dir: Path) -> None:
+    start(new_data_dir).stop()
+    (new_data_dir / "postgres" / "global" / "pg_control").write_bytes(b"")
     with pytest.raises(EmbeddedPostgresError, match="Postgres did not start") as caught:
-        start(data_dir)
+        start(new_data_dir)
     assert "\n" not in str(caught.value)
