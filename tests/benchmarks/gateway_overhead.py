@@ -1,4 +1,4 @@
-"""What one gateway worker costs a request: a loop over an engine that answers at once, no store and no sockets.
+"""What a gateway worker costs a request: a loop over an engine that answers at once, no store, no sockets.
 
 Run: python -m tests.benchmarks.gateway_overhead. It prints microseconds of processor time a request, with the
 framework's routing, for an answer of 31 tokens.
