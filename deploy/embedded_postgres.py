@@ -67,6 +67,7 @@ class EmbeddedPostgres:
     def __init__(
         self, directory: PostgresDirectory, server: "subprocess.Popen[bytes]", owner: IO[bytes]
     ) -> None:
+        self._directory = directory
         self._server = server
         self._owner = owner
         self.url = _url(directory)
@@ -84,6 +85,7 @@ class EmbeddedPostgres:
         """Closes open connections, writes everything out and waits for the end. May be called twice."""
         try:
             _end(self._server)
+            self._directory.remove_socket_directory()
         finally:
             self._owner.close()
 

@@ -54,6 +54,11 @@ class PostgresDirectory:
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"sluice-{digest}"
 
+    def remove_socket_directory(self) -> None:
+        """Leaves nothing outside the data directory; a socket directory inside it is the cluster and stays."""
+        if self.socket_directory != self.path:
+            shutil.rmtree(self.socket_directory, ignore_errors=True)
+
     def run(self, program: str, *arguments: str) -> None:
         """Runs one of Postgres' programs to its end; EmbeddedPostgresError says what it complained of."""
         result = subprocess.run(

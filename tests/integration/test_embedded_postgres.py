@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import make_url
 
 from deploy.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError, find_running, running, start
 
@@ -102,10 +103,12 @@ def test_a_second_owner_is_refused_with_one_line(data_dir: Path, server: Embedde
 
 def test_a_path_too_long_for_a_socket_works(new_data_dir: Path) -> None:
     server = start(new_data_dir / ("deep" * 30))
+    sockets = Path(str(make_url(server.url).query["host"]))
     try:
         store_answer(server.url)
     finally:
         server.stop()
+    assert not sockets.exists()
 
 
 def test_it_listens_on_no_network_address(server: EmbeddedPostgres) -> None:
