@@ -83,6 +83,8 @@ class EmbeddedPostgres:
 
     def stop(self) -> None:
         """Closes open connections, writes everything out and waits for the end. May be called twice."""
+        if self._owner.closed:  # the directory may be another server's by now
+            return
         try:
             _end(self._server)
             self._directory.remove_socket_directory()

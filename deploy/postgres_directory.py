@@ -55,7 +55,7 @@ class PostgresDirectory:
         return Path(tempfile.gettempdir()) / f"sluice-{digest}"
 
     def remove_socket_directory(self) -> None:
-        """Leaves nothing outside the data directory; a socket directory inside it is the cluster and stays."""
+        """Leaves nothing outside the data directory."""
         if self.socket_directory != self.path:
             shutil.rmtree(self.socket_directory, ignore_errors=True)
 
