@@ -42,7 +42,7 @@ def find(name_or_path: str, data_dir: Path) -> Path:
     path = Path(name_or_path).expanduser()
     if name_or_path == DEFAULT_MODEL:
         return _built(models / DEFAULT_MODEL, _unpack_default_model)
-    if path.is_dir():
+    if name_or_path and path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelNotAvailable(f"{path} is no model directory: it has no config.json")
         return path

@@ -29,7 +29,7 @@ def build_tokenizer(file: GgufFile) -> Tokenizer:
             "use the model's Hugging Face directory"
         )
     tokens = file.value("tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ", 1)) for merge in file.value("tokenizer.ggml.merges")]
+    merges = [tuple(merge.split(" ", 1)) for merge in file.optional("tokenizer.ggml.merges", [])]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(BPE(vocabulary, merges, ignore_merges=rule in _LLAMA_3_RULES))
     tokenizer.pre_tokenizer = _pre_tokenizer(rule)

@@ -58,12 +58,13 @@ def count_near_ties(
 ) -> int:
     """How many sequences left the reference where its two best logits are within `tolerance`.
 
-    Fails on one that left it anywhere else. What follows a near tie is a different text and is not compared.
+    Fails on one that left it anywhere else. What follows a near tie is a different text and is not compared;
+    nor is what a longer reference has beyond a sequence's output.
     """
     num_near_ties = 0
     for sequence, reference in zip(sequences, references, strict=True):
         assert sequence.error is None
-        pairs = enumerate(zip(sequence.output, reference.token_ids, strict=True))
+        pairs = enumerate(zip(sequence.output, reference.token_ids, strict=False))
         parting = next((index for index, (ours, theirs) in pairs if ours != theirs), None)
         if parting is not None:
             margin = reference.margin(parting)
