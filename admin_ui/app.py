@@ -100,6 +100,7 @@ def _client_maker(settings: AdminSettings) -> Callable[[EngineAddress], EngineCl
         replica=REPLICA_NAME,
         epoch=time.time_ns(),  # it submits nothing, so nobody settles for it: unique is enough
         shared_secret=settings.secrets.engine_shared,
+        observer=True,
     )
     return lambda address: EngineClient(address, identity)
 

@@ -25,7 +25,8 @@ from engine.runner.kv_tensors import kv_block_bytes, num_blocks_in
 from engine.runner.model_runner import ModelRunner
 from engine.runner.runner import Runner
 from engine.runner.scripted_runner import ScriptedRunner, letters
-from engine.server import EngineServer, ServedModel
+from engine.self_report import ServedModel
+from engine.server import EngineServer
 from engine.settings import EngineSection, EngineSettings
 from engine.telemetry import Telemetry
 

@@ -8,7 +8,6 @@ import hmac
 import logging
 import socket
 import time
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,57 +15,19 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from engine import protocol, translation
+from engine import protocol, self_report, translation
+from engine.connection import Connection
 from engine.core.limits import Limits
 from engine.core.outcome import Outcome
-from engine.core.sequence import SequenceClass
 from engine.ledger import Ledger
 from engine.loop import EngineLoop
-from engine.outbox import Outbox
+from engine.self_report import ServedModel
 
 logger = logging.getLogger(__name__)
 
 STATUS_SECONDS = 1.0
 HELLO_SECONDS = 5.0
 REPORT_SECONDS = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServedModel:
-    """What a gateway has to know of the model; the constant part of the wire's EngineDescription."""
-
-    model: str
-    created: int
-    tokenizer_json: str
-    chat_template: str | None
-    bos_token: str | None
-    eos_token: str | None
-    eos_token_ids: tuple[int, ...]
-    vocab_size: int
-    dtype: str
-    device: str
-
-
-class Connection:
-    """One gateway (or observer) that said hello."""
-
-    def __init__(self, hello: protocol.Hello) -> None:
-        self.hello = hello
-        self.outbox = Outbox()
-        self.num_live = 0  # requests that are not over
-        self.is_idle = asyncio.Event()
-        self.is_idle.set()
-
-    def add_request(self) -> None:
-        """One more request of this connection is live."""
-        self.num_live += 1
-        self.is_idle.clear()
-
-    def end_request(self) -> None:
-        """One of them is over."""
-        self.num_live -= 1
-        if self.num_live == 0:
-            self.is_idle.set()
 
 
 class EngineServer:
@@ -199,7 +160,11 @@ class EngineServer:
             reason = f"this engine speaks protocol {protocol.PROTOCOL_MAJOR}.{protocol.PROTOCOL_MINOR}"
             await websocket.send(protocol.encode(protocol.Goodbye(reason=reason)))
             return None
-        await websocket.send(protocol.encode(self._engine_description()))
+        await websocket.send(
+            protocol.encode(
+                self_report.description_of(self._model, limits=self._limits, window=self._window())
+            )
+        )
         return hello
 
     async def _receive(self, websocket: ServerConnection, connection: Connection) -> None:
@@ -293,56 +258,19 @@ class EngineServer:
 
     def status(self) -> protocol.EngineStatus:
         """The figures of this second."""
-        snapshot = self._engine_loop.snapshot
-        counts = {
-            sequence_class: protocol.ClassCounts(
-                running=snapshot.running[sequence_class], waiting=snapshot.waiting[sequence_class]
-            )
-            for sequence_class in SequenceClass
-        }
-        return protocol.EngineStatus(
-            model=self._model.model,
-            step=snapshot.step,
-            healthy=self.is_healthy(),
-            draining=self._is_draining,
-            uptime_seconds=time.monotonic() - self._started_at,
-            interactive=counts[SequenceClass.INTERACTIVE],
-            offline=counts[SequenceClass.OFFLINE],
-            kv_blocks_total=snapshot.num_blocks,
-            kv_blocks_used=snapshot.num_used_blocks,
-            kv_blocks_cached=0,
-            kv_blocks_free=snapshot.num_free_blocks,
-            prompt_tokens_per_second=snapshot.prompt_tokens_per_second,
-            generated_tokens_per_second=snapshot.generated_tokens_per_second,
-            slo=tuple(translation.slo_row_of(reading) for reading in snapshot.slo),
-            limits=translation.limits_of(self._limits),
+        return self_report.status_of(
+            self._engine_loop.snapshot,
+            model=self._model,
+            limits=self._limits,
             window=self._window(),
+            is_healthy=self.is_healthy(),
+            is_draining=self._is_draining,
+            uptime_seconds=time.monotonic() - self._started_at,
         )
 
     def _window(self) -> protocol.Window:
-        """Each gateway's share: enough waits here to fill the next steps, the rest in the gateways."""
-        num_gateways = max(1, sum(not connection.hello.observer for connection in self._connections))
-        interactive = -(-2 * self._limits.max_num_seqs // num_gateways)
-        return protocol.Window(interactive=interactive, offline=-(-interactive // 2))
-
-    def _engine_description(self) -> protocol.EngineDescription:
-        model = self._model
-        return protocol.EngineDescription(
-            major=protocol.PROTOCOL_MAJOR,
-            minor=protocol.PROTOCOL_MINOR,
-            model=model.model,
-            created=model.created,
-            tokenizer_json=model.tokenizer_json,
-            chat_template=model.chat_template,
-            bos_token=model.bos_token,
-            eos_token=model.eos_token,
-            eos_token_ids=model.eos_token_ids,
-            vocab_size=model.vocab_size,
-            limits=translation.limits_of(self._limits),
-            window=self._window(),
-            dtype=model.dtype,
-            device=model.device,
-        )
+        num_gateways = sum(not connection.hello.observer for connection in self._connections)
+        return self_report.window_of(self._limits, num_gateways=num_gateways)
 
     # --- plain HTTP ------------------------------------------------------------------------------------
 

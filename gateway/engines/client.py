@@ -71,11 +71,12 @@ class EngineAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Who connects: `epoch` names one life of this process and never repeats."""
+    """Who connects: `epoch` names one life of this process, and never repeats; an observer only looks."""
 
     replica: str
     epoch: int
     shared_secret: str
+    observer: bool = False
 
 
 async def _accept_any(_: EngineDescription) -> None:
@@ -176,7 +177,11 @@ class EngineClient:
     async def _greet(self, connection: ClientConnection) -> None:
         identity = self._identity
         hello = Hello(
-            major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR, replica=identity.replica, epoch=identity.epoch
+            major=PROTOCOL_MAJOR,
+            minor=PROTOCOL_MINOR,
+            replica=identity.replica,
+            epoch=identity.epoch,
+            observer=identity.observer,
         )
         await connection.send(encode(hello))
         async with asyncio.timeout(DESCRIPTION_TIMEOUT_SECONDS):

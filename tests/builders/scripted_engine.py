@@ -13,7 +13,8 @@ from engine.core.slo import SloMonitor, SloTargets
 from engine.loop import EngineLoop
 from engine.runner.runner import Runner
 from engine.runner.scripted_runner import ScriptedRunner, letters
-from engine.server import EngineServer, ServedModel
+from engine.self_report import ServedModel
+from engine.server import EngineServer
 from engine.telemetry import Telemetry
 
 SHARED_SECRET = "a shared secret for tests only"

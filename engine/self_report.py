@@ -1,0 +1,89 @@
+"""What an engine says of itself: what it serves, how it is, how much each gateway may send. Pure."""
+
+from dataclasses import dataclass
+
+from engine import protocol, translation
+from engine.core.limits import Limits
+from engine.core.sequence import SequenceClass
+from engine.loop import Snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """What a gateway has to know of the model; the constant part of the wire's EngineDescription."""
+
+    model: str
+    created: int
+    tokenizer_json: str
+    chat_template: str | None
+    bos_token: str | None
+    eos_token: str | None
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+    dtype: str
+    device: str
+
+
+def description_of(
+    model: ServedModel, *, limits: Limits, window: protocol.Window
+) -> protocol.EngineDescription:
+    """All that a gateway needs to know, said once when it connects."""
+    return protocol.EngineDescription(
+        major=protocol.PROTOCOL_MAJOR,
+        minor=protocol.PROTOCOL_MINOR,
+        model=model.model,
+        created=model.created,
+        tokenizer_json=model.tokenizer_json,
+        chat_template=model.chat_template,
+        bos_token=model.bos_token,
+        eos_token=model.eos_token,
+        eos_token_ids=model.eos_token_ids,
+        vocab_size=model.vocab_size,
+        limits=translation.limits_of(limits),
+        window=window,
+        dtype=model.dtype,
+        device=model.device,
+    )
+
+
+def window_of(limits: Limits, *, num_gateways: int) -> protocol.Window:
+    """Each gateway's share: enough waits here to fill the next steps, the rest in the gateways."""
+    interactive = -(-2 * limits.max_num_seqs // max(1, num_gateways))
+    return protocol.Window(interactive=interactive, offline=-(-interactive // 2))
+
+
+def status_of(
+    snapshot: Snapshot,
+    *,
+    model: ServedModel,
+    limits: Limits,
+    window: protocol.Window,
+    is_healthy: bool,
+    is_draining: bool,
+    uptime_seconds: float,
+) -> protocol.EngineStatus:
+    """The figures of one moment."""
+    return protocol.EngineStatus(
+        model=model.model,
+        step=snapshot.step,
+        healthy=is_healthy,
+        draining=is_draining,
+        uptime_seconds=uptime_seconds,
+        interactive=_counts(snapshot, SequenceClass.INTERACTIVE),
+        offline=_counts(snapshot, SequenceClass.OFFLINE),
+        kv_blocks_total=snapshot.num_blocks,
+        kv_blocks_used=snapshot.num_used_blocks,
+        kv_blocks_cached=0,  # blocks that nobody holds are not kept yet
+        kv_blocks_free=snapshot.num_free_blocks,
+        prompt_tokens_per_second=snapshot.prompt_tokens_per_second,
+        generated_tokens_per_second=snapshot.generated_tokens_per_second,
+        slo=tuple(translation.slo_row_of(reading) for reading in snapshot.slo),
+        limits=translation.limits_of(limits),
+        window=window,
+    )
+
+
+def _counts(snapshot: Snapshot, sequence_class: SequenceClass) -> protocol.ClassCounts:
+    return protocol.ClassCounts(
+        running=snapshot.running[sequence_class], waiting=snapshot.waiting[sequence_class]
+    )
