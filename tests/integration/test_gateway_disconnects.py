@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -25,7 +26,9 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def posted(gateway: GatewayUnderTest, body: dict[str, Any]) -> AsyncIterator[Connection]:
     """A connection of its own on which a request has been sent."""
     parts = urlsplit(gateway.url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    connection = socket.create_connection((parts.hostname or "", parts.port or 0))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # the system buffers little for it
+    reader, writer = await asyncio.open_connection(sock=connection)
     content = json.dumps(body).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {GOOD_KEY}\r\n"
@@ -87,8 +90,9 @@ async def test_leaving_the_queue_takes_effect_at_once() -> None:
 
 async def test_a_client_that_does_not_read_is_cut_off() -> None:
     def flood(engine: WebSocketEngine, request: GenerateRequest) -> None:
-        for _ in range(200):
-            engine.send(TokenDelta(request.id, token_ids_of("x" * 100_000)))
+        control_characters = token_ids_of("\x01" * 100_000)  # each is six bytes of JSON
+        for _ in range(12):
+            engine.send(TokenDelta(request.id, control_characters))
 
     async with running_gateway(settings=GatewaySection(write_timeout_seconds=0.2)) as gateway:
         gateway.engine.script = flood

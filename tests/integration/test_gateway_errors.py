@@ -74,7 +74,7 @@ async def test_an_unknown_model_is_a_404(gateway: GatewayUnderTest) -> None:
 
 async def test_a_body_over_the_cap_is_a_413_announced_or_not(gateway: GatewayUnderTest) -> None:
     async def chunks() -> AsyncIterator[bytes]:
-        for _ in range(5):
+        for _ in range(16):
             yield b" " * 1024 * 1024
 
     async with gateway.http() as client:

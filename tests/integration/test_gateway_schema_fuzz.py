@@ -31,7 +31,7 @@ def post_many(url: str, path: str) -> None:
 
     @given(case=operation.as_strategy())
     @settings(
-        max_examples=500, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+        max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
     )
     def post(case: schemathesis.Case) -> None:
         if isinstance(case.body, dict):
