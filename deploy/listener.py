@@ -12,7 +12,9 @@ def bind(host: str, port: int, *, option: str) -> socket.socket:
     """A listening socket on `host:port` (port 0: any free one); `option` is what the user would change."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
+        bound = socket.create_server((host, port), family=family, backlog=2048)
+        # Opened again, it knows that it speaks TCP; asyncio leaves Nagle's delay on where it does not.
+        return socket.socket(fileno=bound.detach())
     except (OSError, OverflowError) as error:
         # Not its own text: create_server adds what it was doing.
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, TypeVar, assert_never
 
 import msgspec
@@ -26,6 +27,7 @@ SERVICE_TIERS: Final[Mapping[str | None, RequestClass]] = {
     "default": RequestClass.INTERACTIVE,
     "flex": RequestClass.OFFLINE,
 }
+COMPLETION_TOKENS: Final = 16  # what OpenAI's reference says of `max_tokens` when it is absent
 _AT_PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 
@@ -42,7 +44,8 @@ def parse_chat(body: bytes) -> InferenceRequest:
 def parse_completion(body: bytes) -> InferenceRequest:
     """The request in a body of `/v1/completions`. Raises InvalidRequest."""
     options = _parse_options(body)
-    return _request(options, _prompt(_decode(body, CompletionPrompt).prompt))
+    request = _request(options, _prompt(_decode(body, CompletionPrompt).prompt))
+    return replace(request, usual_output_tokens=max(COMPLETION_TOKENS, request.min_tokens))
 
 
 def _parse_options(body: bytes) -> GenerationOptions:

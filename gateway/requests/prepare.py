@@ -85,7 +85,8 @@ def _output_cap(request: InferenceRequest, num_prompt_tokens: int, limits: Engin
         )
     if num_prompt_tokens + (wanted or 1) > limits.max_model_len:
         raise _too_long(request, num_prompt_tokens, limits.max_model_len)
-    cap = wanted or min(limits.max_model_len - num_prompt_tokens, limits.max_output_len)
+    room = min(limits.max_model_len - num_prompt_tokens, limits.max_output_len)
+    cap = wanted or min(room, request.usual_output_tokens or room)
     if request.min_tokens > cap:
         raise InvalidRequest(
             f"'min_tokens' is {request.min_tokens}, but there is room for {cap} tokens of output.",

@@ -34,12 +34,14 @@ Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceRequest:
-    """One wanted answer. `max_tokens` None means as much as there is room for."""
+    """One wanted answer. `max_tokens` is the wish of the caller, if there is one."""
 
     model: str
     prompt: Prompt
     request_class: RequestClass
     max_tokens: int | None
+    usual_output_tokens: int | None = None
+    """How long an answer is without `max_tokens`; None: as long as there is room for."""
     min_tokens: int
     temperature: float
     top_p: float

@@ -1,11 +1,11 @@
 """A whole engine in this process, on a free port, with the scripted runner in place of a model."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from deploy.listener import bind
 from engine.core.kv_cache import KvCache
 from engine.core.limits import Limits
 from engine.core.scheduler import Scheduler
@@ -88,7 +88,7 @@ async def scripted_engine(
         publish=server.publish,
         on_crash=crashes.append,
     )
-    listener = socket.create_server(("127.0.0.1", port))
+    listener = bind("127.0.0.1", port, option="port")
     await server.start(loop, listener)
     loop.start()
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from tokenizers import Tokenizer
 
 from tests.builders.near_ties import NearTies
 from tests.builders.sluice_process import SluiceProcess
@@ -106,15 +107,14 @@ def test_32_answers_at_once_are_the_same_as_alone(
 
 def test_short_answers_finish_while_long_ones_run(replies: tuple[list[Reply], list[Reply]]) -> None:
     _, together = replies
-    ends = {length: [] for length in LENGTHS}
+    ends: dict[int, list[float]] = {length: [] for length in LENGTHS}
     for question, reply in zip(QUESTIONS, together, strict=True):
-        ends[question.max_tokens].append(reply.ended_at)
+        if reply.finish_reason == "length":  # the model may end a long answer early by itself
+            ends[question.max_tokens].append(reply.ended_at)
     assert max(ends[4]) < min(ends[96])
 
 
 def test_usage_is_exact(replies: tuple[list[Reply], list[Reply]], default_model_dir: Path) -> None:
-    from tokenizers import Tokenizer
-
     tokenizer = Tokenizer.from_file(str(default_model_dir / "tokenizer.json"))
     for question, alone, together in zip(QUESTIONS, *replies, strict=True):
         assert alone.prompt_tokens == together.prompt_tokens == len(tokenizer.encode(question.text).ids)

@@ -47,9 +47,17 @@ async def test_an_explicit_max_tokens_is_cap_and_floor() -> None:
     assert (prepared.output_cap, prepared.output_floor, prepared.sampling.max_tokens) == (20, 20, 20)
 
 
-async def test_without_max_tokens_the_cap_is_what_there_is_room_for() -> None:
+async def test_a_chat_without_max_tokens_may_use_what_there_is_room_for() -> None:
+    template_tokens = len((await prepared_chat(messages=[{"role": "user", "content": ""}])).prompt_ids)
+    fitting = [{"role": "user", "content": "a" * (500 - template_tokens)}]
+    assert (await prepared_chat(messages=fitting)).output_cap == 12
+    assert (await prepared_chat()).output_cap == 256
+
+
+async def test_a_completion_without_max_tokens_gets_16_tokens_or_what_there_is_room_for() -> None:
+    assert (await prepared_completion(prompt="a")).output_cap == 16
     assert (await prepared_completion(prompt="a" * 500)).output_cap == 12
-    assert (await prepared_completion(prompt="a")).output_cap == 256
+    assert (await prepared_completion(prompt="a", min_tokens=20)).output_cap == 20
 
 
 async def test_without_max_tokens_the_floor_is_below_the_cap_so_that_a_small_limit_can_lower_it() -> None:
