@@ -29,15 +29,11 @@ VARIED_PROMPTS: tuple[str, ...] = (
     "🙂🙃 emoji and ünïcödé:",
     "a a a a a a a a a a a a a a a a a a a a a a a a a a a a a a a a",
     "SELECT name, count(*) FROM users WHERE created_at > '2024-01-01' GROUP BY",
-    "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of "
-    "foolishness, it was the epoch of belief, it was the epoch of incredulity, it was the season of light, "
-    "it was the season of darkness, it was the spring of hope, it was the winter of",
+    "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of",
     "In a distributed system, a consensus protocol lets a group of processes agree on one value although "
     "some of them may fail. The best known are Paxos and Raft. In Raft, a leader is elected by majority; it "
     "appends entries to its log and replicates them to the followers. An entry is committed when a majority "
-    "has it. "
-    "If the leader fails, a follower whose log is at least as up to date becomes the next leader. The most "
-    "important property of",
+    "has it, and",
 )
 
 

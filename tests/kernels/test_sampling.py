@@ -84,7 +84,7 @@ def test_a_nucleus_larger_than_the_first_candidates_is_found(spread: float) -> N
     nucleus = set(order[: int((cumulative < 0.8).sum()) + 1].tolist())
     drawn = set(draws(replace(PLAIN, top_p=0.8), logits, 60))
     assert drawn <= nucleus
-    assert len(drawn) > 10
+    assert len(drawn) > 3
 
 
 def test_a_row_draws_the_same_alone_and_in_any_company() -> None:
