@@ -12,6 +12,7 @@ It knows nothing of the tables inside.
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -211,6 +212,7 @@ def _launch(directory: PostgresDirectory) -> "subprocess.Popen[bytes]":
     with log_path.open("wb") as log:
         server = subprocess.Popen(
             [
+                *_ends_with_its_starter(),
                 directory.binaries / "postgres",
                 "-D",
                 directory.path,
@@ -231,6 +233,15 @@ def _launch(directory: PostgresDirectory) -> "subprocess.Popen[bytes]":
         return server
     _end(server)
     raise EmbeddedPostgresError(f"Postgres did not start: {_last_line(log_path)} (see {log_path})")
+
+
+def _ends_with_its_starter() -> list[str]:
+    """Has Linux shut the server down when the thread that starts it is gone, killed with its process too.
+
+    Elsewhere a server whose owner was killed runs on until the next start takes it over.
+    """
+    setpriv = shutil.which("setpriv")
+    return [] if setpriv is None else [setpriv, "--pdeathsig", "INT"]
 
 
 def _end(server: "subprocess.Popen[bytes]") -> None:
