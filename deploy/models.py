@@ -143,7 +143,7 @@ def _from_hub(hub_id: str, cache: Path) -> Path:
     try:
         return snapshot(offline=False)
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise ModelNotAvailable(
             f"{hub_id} could not be downloaded from the Hugging Face hub ({reason}); "
             "check the name and the network, or name a model directory with --model"

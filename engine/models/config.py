@@ -8,7 +8,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from engine.errors import ModelError
-from engine.models.files import first_line, read_json
+from engine.models.files import one_line, read_json
 from engine.models.rotary import RopeParameters, parse_rope
 
 
@@ -48,7 +48,7 @@ def read_config(directory: Path) -> ModelConfig:
     try:
         parsed = AutoConfig.from_pretrained(directory, local_files_only=True)
     except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
-        raise ModelError(f"{directory}/config.json cannot be read: {first_line(error)}") from error
+        raise ModelError(f"{directory}/config.json cannot be read: {one_line(error)}") from error
     return _checked(parsed, directory)
 
 

@@ -14,12 +14,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {first_line(error)}") from error
+        raise ModelError(f"{path} cannot be read: {one_line(error)}") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} should hold a JSON object")
     return value
 
 
-def first_line(error: Exception) -> str:
-    """The part of an error's message that fits into ours."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def one_line(error: Exception) -> str:
+    """Another library's error as a part of our one-line message."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelError
-from engine.models.files import first_line
+from engine.models.files import one_line
 from engine.models.rotary import DefaultRope, Llama3Rope, inverse_frequencies, llama3_divisors
 
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -43,7 +43,7 @@ class GgufFile:
         try:
             self._reader = gguf.GGUFReader(path)
         except (OSError, ValueError, IndexError, KeyError) as error:
-            raise ModelError(f"{path} is no readable GGUF file: {first_line(error)}") from error
+            raise ModelError(f"{path} is no readable GGUF file: {one_line(error)}") from error
         self._path = path
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         architecture = self.value("general.architecture")

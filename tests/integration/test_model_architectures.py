@@ -71,6 +71,7 @@ def test_bfloat16_stays_near_float32(tmp_path: Path) -> None:
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "'yarn'"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantised"),
         ({"hidden_size": "many"}, "config.json"),
+        ({"hidden_size": 33}, "not a multiple"),
         ({"num_hidden_layers": 3}, "lack model.layers.2"),
         ({"num_hidden_layers": 1}, "model.layers.1"),
         ({"intermediate_size": 60}, "has shape"),
