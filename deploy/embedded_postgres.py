@@ -183,8 +183,12 @@ def _open_lock(data_dir: Path, name: str) -> IO[bytes]:
 
 def _end_orphan(directory: PostgresDirectory) -> None:
     """Holding the owner's lock, we know that a server still running has lost its owner."""
-    if _has_process(directory):
-        directory.run("pg_ctl", "stop", "-D", str(directory.path), "-m", "fast", "-w", "-t", "60")
+    try:
+        if _has_process(directory):
+            directory.run("pg_ctl", "stop", "-D", str(directory.path), "-m", "fast", "-w", "-t", "60")
+    except EmbeddedPostgresError:  # it may be ending by itself, too far gone to be told
+        if not _wait(lambda: not _has_process(directory), STOP_TIMEOUT_SECONDS):
+            raise
     # After a restart of the machine its pid may be another program's, and Postgres would refuse to start.
     directory.pid_file.unlink(missing_ok=True)
 
