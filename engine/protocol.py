@@ -142,6 +142,8 @@ class EngineLimits(msgspec.Struct, frozen=True):
     max_model_len: int
     max_output_len: int
     prefill_chunk_size: int
+    long_context_threshold: int
+    max_num_long_context_seqs: int
     kv_cache_utilization_limit: float
     waiting_timeout_ms: int
 

@@ -58,6 +58,8 @@ class SchedulerSection(Section):
     max_model_len: int | None = None
     max_output_len: int | None = None
     prefill_chunk_size: int | None = None
+    long_context_threshold: int | None = None
+    max_num_long_context_seqs: int | None = None
     kv_cache_utilization_limit: float | None = None
     waiting_timeout_ms: int | None = None
 

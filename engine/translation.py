@@ -122,6 +122,8 @@ def limits_of(limits: Limits) -> EngineLimits:
         max_model_len=limits.max_model_len,
         max_output_len=limits.max_output_len,
         prefill_chunk_size=limits.prefill_chunk_size,
+        long_context_threshold=limits.long_context_threshold,
+        max_num_long_context_seqs=limits.max_num_long_context_seqs,
         kv_cache_utilization_limit=limits.kv_cache_utilization_limit,
         waiting_timeout_ms=limits.waiting_timeout_ms,
     )

@@ -105,6 +105,8 @@ def limit_rows(view: EngineView) -> list[tuple[str, str]]:
         ("max_num_batched_tokens", f"{limits.max_num_batched_tokens:,}"),
         ("max_num_prefill_tokens", f"{limits.max_num_prefill_tokens:,}"),
         ("prefill_chunk_size", f"{limits.prefill_chunk_size:,}"),
+        ("long_context_threshold", f"{limits.long_context_threshold:,}"),
+        ("max_num_long_context_seqs", f"{limits.max_num_long_context_seqs:,}"),
         ("max_model_len", f"{limits.max_model_len:,}"),
         ("max_output_len", f"{limits.max_output_len:,}"),
         ("kv_cache_utilization_limit", f"{limits.kv_cache_utilization_limit:g}"),

@@ -17,6 +17,8 @@ class Limits:
     max_model_len: int = 8192
     max_output_len: int = 4096
     prefill_chunk_size: int = 2048
+    long_context_threshold: int = 4096  # prompts above it are long
+    max_num_long_context_seqs: int = 4
     kv_cache_utilization_limit: float = 0.85
     waiting_timeout_ms: int = 30_000
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from engine.core import admission
-from engine.core.fair_share import FairQueue
 from engine.core.kv_cache import KvCache
+from engine.core.lanes import Lanes
 from engine.core.limits import Limits
 from engine.core.outcome import Broken, Ended, Outcome, Refusal, RefusalReason, Refused, Sampled
 from engine.core.sequence import EndReason, Sequence, SequenceClass
@@ -29,7 +29,7 @@ class Scheduler:
         self.kv_cache = kv_cache
         self._vocab_size = vocab_size
         self._max_num_waiting = max_num_waiting
-        self._waiting = {sequence_class: FairQueue[Sequence]() for sequence_class in SequenceClass}
+        self._waiting = {sequence_class: Lanes() for sequence_class in SequenceClass}
         self._preempted: list[Sequence] = []  # by arrival: they keep their place before all who wait
         self._running: list[Sequence] = []  # by arrival
         self._step_id = 0
@@ -65,7 +65,8 @@ class Scheduler:
             sequence, limits=self.limits, kv_cache=self.kv_cache, vocab_size=self._vocab_size
         )
         if refusal is None:
-            queue.push(tenant=sequence.tenant, key=sequence.id, item=sequence)
+            lane = queue.long if self._is_long(sequence) else queue.short
+            lane.push(tenant=sequence.tenant, key=sequence.id, item=sequence)
         return refusal
 
     def cancel(self, sequence: Sequence) -> Outcome:
@@ -201,20 +202,26 @@ class Scheduler:
 
     def _next_waiting(self) -> Sequence | None:
         """Interactive before offline; within a class, whoever was preempted before the newly arrived."""
+        num_long = sum(self._is_long(sequence) for sequence in self._started())
+        may_be_long = num_long < self.limits.max_num_long_context_seqs
         for sequence_class in SequenceClass:
             for sequence in self._preempted:
                 if sequence.sequence_class is sequence_class:
                     return sequence
-            waiting = self._waiting[sequence_class].peek()
+            waiting = self._waiting[sequence_class].next(may_be_long=may_be_long)
             if waiting is not None:
                 return waiting
         return None
+
+    def _is_long(self, sequence: Sequence) -> bool:
+        return sequence.num_prompt_tokens > self.limits.long_context_threshold
 
     def _take_from_waiting(self, sequence: Sequence) -> None:
         if sequence in self._preempted:
             self._preempted.remove(sequence)
         else:
-            taken = self._waiting[sequence.sequence_class].pop()
+            lanes = self._waiting[sequence.sequence_class]
+            taken = (lanes.long if sequence.id in lanes.long else lanes.short).pop()
             assert taken is sequence, "admission takes whose turn it is"
 
     def _overdue(self, now: float) -> list[Sequence]:
@@ -249,7 +256,8 @@ class Scheduler:
 
     def _forget(self, sequence: Sequence) -> None:
         """Takes the sequence out of wherever it is and frees its blocks."""
-        if self._waiting[sequence.sequence_class].remove(sequence.id) is not None:
+        lanes = self._waiting[sequence.sequence_class]
+        if lanes.short.remove(sequence.id) is not None or lanes.long.remove(sequence.id) is not None:
             return
         if sequence in self._preempted:
             self._preempted.remove(sequence)

@@ -65,6 +65,8 @@ def engine_limits(**changes: Any) -> EngineLimits:
         "max_model_len": 512,
         "max_output_len": 256,
         "prefill_chunk_size": 128,
+        "long_context_threshold": 256,
+        "max_num_long_context_seqs": 2,
         "kv_cache_utilization_limit": 0.9,
         "waiting_timeout_ms": 5_000,
     }

@@ -68,6 +68,17 @@ def test_tenants_are_admitted_in_turns() -> None:
     assert list(chunks(plan)) == ["big0", "small", "big1"]
 
 
+def test_long_prompts_fill_only_their_lane_and_hold_up_no_short_one() -> None:
+    engine = scheduler(long_context_threshold=8, max_num_long_context_seqs=1)
+    for index in range(3):
+        engine.submit(sequence(f"long{index}", num_prompt_tokens=9, arrived_at=0.0, max_tokens=1))
+    engine.submit(sequence("short", num_prompt_tokens=3, arrived_at=1.0))
+    plan, _ = step(engine)
+    assert list(chunks(plan)) == ["long0", "short"]
+    ends = [outcome.sequence.id for outcome in run_until_idle(engine) if isinstance(outcome, Ended)]
+    assert [end for end in ends if end != "short"] == ["long0", "long1", "long2"]
+
+
 def test_offline_work_waits_while_interactive_work_does() -> None:
     engine = scheduler(max_num_seqs=1)
     engine.submit(sequence("offline", offline=True))
