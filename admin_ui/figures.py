@@ -59,7 +59,8 @@ class EngineView:
 class Totals:
     """Load of all engines that answer."""
 
-    running: int
+    running_interactive: int
+    running_offline: int
     waiting_interactive: int
     waiting_offline: int
     prompt_tokens_per_second: float
@@ -68,6 +69,11 @@ class Totals:
     kv_blocks_used: int
     kv_blocks_cached: int
     kv_blocks_free: int
+
+    @property
+    def running(self) -> int:
+        """Running requests of both classes."""
+        return self.running_interactive + self.running_offline
 
     @property
     def waiting(self) -> int:
@@ -129,7 +135,8 @@ def totals(statuses: Iterable[EngineStatus]) -> Totals:
     """Sums over engines; all zero for none."""
     heard = list(statuses)
     return Totals(
-        running=sum(status.interactive.running + status.offline.running for status in heard),
+        running_interactive=sum(status.interactive.running for status in heard),
+        running_offline=sum(status.offline.running for status in heard),
         waiting_interactive=sum(status.interactive.waiting for status in heard),
         waiting_offline=sum(status.offline.waiting for status in heard),
         prompt_tokens_per_second=sum(status.prompt_tokens_per_second for status in heard),
