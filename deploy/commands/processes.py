@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from typing import Annotated, NoReturn
 
 import typer
@@ -49,6 +50,7 @@ def serve(
     config: ConfigFile = None,
 ) -> None:
     """Runs everything on this machine: Postgres, engine, gateway and admin UI."""
+    _require_engine()
     configuration.use_config_file(config)
     configuration.set_options({"gateway.host": host, "gateway.port": port, "admin.port": admin_port})
     configuration.set_options({"engine.model": model})
@@ -89,6 +91,7 @@ def engine(
     config: ConfigFile = None,
 ) -> None:
     """Runs one engine: a model replica that gateways connect to."""
+    _require_engine()
     configuration.use_config_file(config)
     configuration.set_options({"engine.listen": listen, "engine.model": model, "data_dir": str(data_dir)})
     _become("deploy.engine_process")
@@ -134,6 +137,12 @@ async def _run_gateway(
                 await child.until_ready(lambda: is_up(f"{url}/healthz"))
         print(f"Gateway at {url}/v1, metrics at {metrics.url}. Ctrl-C stops it.", flush=True)
         await stop.wait()
+
+
+def _require_engine() -> None:
+    """The base install is gateway and admin UI; an engine needs more."""
+    if find_spec("torch") is None:
+        raise Failure("the engine is not installed; pip install 'sluice-llm[engine]'")
 
 
 def _become(module: str) -> NoReturn:
