@@ -9,6 +9,7 @@ import logging
 import socket
 import time
 from http import HTTPStatus
+from typing import assert_never
 
 from prometheus_client import CollectorRegistry, generate_latest
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -108,6 +109,8 @@ class EngineServer:
             if translation.is_last(outcome):
                 self._close_account(connection, outcome)
                 connection.end_request()
+                if connection.is_idle.is_set():
+                    self._leaving.discard(connection)
 
     def _close_account(self, connection: Connection, outcome: Outcome) -> None:
         sequence, usage = outcome.sequence, translation.usage_of(outcome.sequence)
@@ -136,17 +139,16 @@ class EngineServer:
             await self._receive(websocket, connection)
         finally:
             sender.cancel()
-            await self._leave(connection)
+            self._leave(connection)
 
-    async def _leave(self, connection: Connection) -> None:
-        """Ends everything a lost connection carried, and stays until it is over."""
+    def _leave(self, connection: Connection) -> None:
+        """Ends everything a lost connection carried. It does not wait: a loop that crashed ends nothing."""
         hello = connection.hello
         logger.info("gateway left", extra={"replica": hello.replica, "cancelled": connection.num_live})
         self._connections.discard(connection)
-        self._leaving.add(connection)
+        if not connection.is_idle.is_set():
+            self._leaving.add(connection)
         self._engine_loop.disown(connection)
-        await connection.is_idle.wait()
-        self._leaving.discard(connection)
 
     async def _hello(self, websocket: ServerConnection) -> protocol.Hello | None:
         """The first frame, answered with the description; a stranger is told why and left."""
@@ -187,6 +189,8 @@ class EngineServer:
                 self._report(connection, message)
             case protocol.Hello():
                 raise protocol.ProtocolError("hello was said already")
+            case _:
+                assert_never(message)
 
     def _generate(self, connection: Connection, request: protocol.GenerateRequest) -> None:
         refusal = self._refusal(connection, request)

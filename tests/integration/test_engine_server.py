@@ -237,6 +237,21 @@ async def test_a_step_that_fails_ends_its_requests_and_not_the_engine() -> None:
         assert not engine.crashes
 
 
+async def test_an_engine_whose_loop_crashed_still_stops() -> None:
+    class Bug(BaseException):
+        pass
+
+    class Crashing(ScriptedRunner):
+        def collect(self, in_flight):
+            raise Bug
+
+    async with asyncio.timeout(10):
+        async with scripted_engine("{}", runner=Crashing(letters(ord("a"), 26))) as engine:
+            peer = await dial(engine)
+            await peer.send(request())
+            await peer.status_where(lambda status: bool(engine.crashes))
+
+
 async def test_health_fails_when_a_step_hangs_and_only_then(
     engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
