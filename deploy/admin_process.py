@@ -11,7 +11,7 @@ from deploy.failure import fail
 from deploy.gateway_workers import LISTENER_VARIABLE
 from deploy.listener import AddressUnavailable, bind, open_listener
 from gateway.logs import configure_logging
-from gateway.settings import ConfigurationError
+from gateway.setting_sources import ConfigurationError
 
 
 def main() -> None:

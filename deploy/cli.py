@@ -14,7 +14,7 @@ from deploy.listener import AddressUnavailable
 from deploy.models import ModelNotAvailable
 from deploy.supervisor import ChildFailed
 from gateway.errors import StoreUnavailable
-from gateway.settings import ConfigurationError
+from gateway.setting_sources import ConfigurationError
 from gateway.tenants.errors import AdministrationError
 
 FORESEEABLE = (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deploy.data_directory import SECRET_NAMES, DataDirectory
 from deploy.failure import Failure
+from gateway.setting_sources import CONFIG_VARIABLE
 
-CONFIG_VARIABLE = "SLUICE_CONFIG"
 DEFAULT_DATA_DIR = Path("sluice-data")
 
 

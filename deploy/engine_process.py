@@ -4,11 +4,13 @@ import sys
 from pathlib import Path
 
 from deploy import lifeline, models
+from deploy.engine_settings import load_settings
 from deploy.failure import fail
 from deploy.listener import AddressUnavailable, open_listener
-from engine import app, settings
+from engine import app
 from engine.errors import EngineError
 from gateway.logs import configure_logging
+from gateway.setting_sources import ConfigurationError
 
 
 def main() -> int:
@@ -16,15 +18,15 @@ def main() -> int:
     lifeline.hold()
     configure_logging(sys.stderr)
     try:
-        chosen = settings.load()
-        listener = open_listener(chosen.engine.listen, option="engine.listen")
+        settings = load_settings()
+        listener = open_listener(settings.engine.listen, option="engine.listen")
         return app.run(
-            chosen,
-            model_name=served_name(chosen.engine.model),
-            directory=models.find(chosen.engine.model, chosen.data_dir),
+            settings.of_engine,
+            model_name=served_name(settings.engine.model),
+            directory=models.find(settings.engine.model, settings.data_dir),
             listener=listener,
         )
-    except (EngineError, AddressUnavailable, models.ModelNotAvailable) as error:
+    except (ConfigurationError, EngineError, AddressUnavailable, models.ModelNotAvailable) as error:
         fail(error)
 
 

@@ -12,7 +12,8 @@ from deploy.gateway_workers import LISTENER_VARIABLE
 from deploy.listener import AddressUnavailable, bind, open_listener
 from gateway.app import Gateway, create_app
 from gateway.logs import configure_logging
-from gateway.settings import ConfigurationError, load_settings
+from gateway.setting_sources import ConfigurationError
+from gateway.settings import load_settings
 
 INTERRUPT_SECONDS = 2  # for the last words to those who were still waiting when the drain time ended
 

@@ -6,14 +6,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deploy import embedded_postgres
+from deploy.failure import Failure
+from gateway.settings import check_database_url
 from migrations import run as migrations
 
 DATABASE_URL_VARIABLE = "SLUICE_DATABASE_URL"
 
 
 def configured_url(database_url: str | None) -> str | None:
-    """The external database that an option or the environment names; None means the embedded one."""
-    return database_url or os.environ.get(DATABASE_URL_VARIABLE) or None
+    """The external database that an option or the environment names; None means the embedded one.
+
+    Raises Failure for what is no address of a Postgres.
+    """
+    url = database_url or os.environ.get(DATABASE_URL_VARIABLE)
+    if not url:
+        return None
+    try:
+        return check_database_url(url)
+    except ValueError as error:
+        raise Failure(f"--database-url or {DATABASE_URL_VARIABLE} is wrong: {error}") from error
 
 
 @contextmanager

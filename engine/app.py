@@ -177,7 +177,7 @@ def _compose(
     server = EngineServer(
         model=parts.model,
         limits=parts.limits,
-        shared_secret=settings.secrets.engine_shared,
+        shared_secret=settings.shared_secret,
         registry=telemetry.metrics.registry,
     )
     loop = EngineLoop(

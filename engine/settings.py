@@ -1,20 +1,9 @@
-"""The engine's settings: one frozen value, read once from a TOML file and the environment.
+"""The engine's settings as values that are checked. Where they come from is its starter's business."""
 
-`SLUICE_CONFIG` names the file; `SLUICE_<SECTION>__<KEY>` overrides a key. Wrong values fail by name.
-"""
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal
 
-import os
-from dataclasses import fields
-from pathlib import Path
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import BaseModel, ConfigDict, Field
 
 from engine.core.limits import LimitError, Limits
 from engine.core.slo import SloTargets
@@ -42,8 +31,8 @@ class EngineSection(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     kv_block_size: int = Field(default=32, ge=1, le=1024)
-    kv_cache_gib: float | Literal["auto"] = "auto"
-    num_threads: int | Literal["auto"] = "auto"
+    kv_cache_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["auto"] = "auto"
+    num_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     runner: Literal["model", "scripted"] = "model"
     scripted_step_ms: float = Field(default=5.0, ge=0)
     drain_seconds: float = Field(default=10.0, ge=0)
@@ -94,46 +83,11 @@ class SloSection(Section):
         return SloTargets(**{key.name: getattr(self, key.name) for key in fields(SloTargets)})
 
 
-class SecretsSection(BaseModel):
-    """`[secrets]`: of it, what the engine needs."""
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """All that an engine is told; `shared_secret` is what gateways must present."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    engine_shared: str = Field(min_length=16)
-
-
-class EngineSettings(BaseSettings):
-    """All sections that the engine reads; other processes' sections are left alone."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="SLUICE_", env_nested_delimiter="__", extra="ignore", frozen=True
-    )
-
-    data_dir: Path = Path("sluice-data")
-    engine: EngineSection = EngineSection()
-    scheduler: SchedulerSection = SchedulerSection()
-    slo: SloSection = SloSection()
-    secrets: SecretsSection
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment before the file."""
-        file = TomlConfigSettingsSource(settings_cls, toml_file=os.environ.get("SLUICE_CONFIG"))
-        return init_settings, env_settings, file
-
-
-def load() -> EngineSettings:
-    """The settings of this process; raises SettingsError with one line that names the key."""
-    try:
-        return EngineSettings()  # type: ignore[call-arg]  # its sources fill it
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise SettingsError(f"setting {key}: {first['msg']}") from error
+    engine: EngineSection
+    scheduler: SchedulerSection
+    slo: SloSection
+    shared_secret: str = field(repr=False)

@@ -1,29 +1,17 @@
-"""A gateway's settings: one frozen object from the environment and one TOML file; wrong values fail at start.
+"""A gateway's settings: one frozen object, wrong values of which fail at start.
 
-A key comes from the variable `SLUICE_SECTION__KEY`, or else from the file that `SLUICE_CONFIG` names.
 Sections of other processes are left alone; an unknown key in a section of ours is an error.
 """
 
-import os
-import tomllib
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-    TomlConfigSettingsSource,
-)
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
-CONFIG_VARIABLE: Final = "SLUICE_CONFIG"
-
-
-class ConfigurationError(Exception):
-    """A setting is missing or wrong. The message is one line that names the key."""
+from gateway.setting_sources import ProcessSettings, Section, load
 
 
 def _engine_urls(value: Any) -> Any:
@@ -31,8 +19,22 @@ def _engine_urls(value: Any) -> Any:
 
 
 def _web_socket_url(url: str) -> str:
-    if not url.startswith(("ws://", "wss://")):
-        raise ValueError(f"an engine's address begins with ws:// or wss://, not '{url}'")
+    parts = urlsplit(url)
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise ValueError(f"an engine's address is ws://HOST:PORT or wss://HOST:PORT, not '{url}'")
+    if parts.port == 0:  # asking for it raises ValueError, with a sentence, where it is no port at all
+        raise ValueError(f"'{url}' names no port")
+    return url
+
+
+def check_database_url(url: str) -> str:
+    """`url`, if it names a Postgres; raises ValueError, which does not show it: it may hold a password."""
+    try:
+        is_postgres = make_url(url).get_backend_name() in ("postgresql", "postgres")
+    except (ArgumentError, ValueError):
+        is_postgres = False
+    if not is_postgres:
+        raise ValueError("a database's address is postgresql://USER:PASSWORD@HOST:PORT/NAME")
     return url
 
 
@@ -45,14 +47,13 @@ def _hexadecimal(value: str) -> str:
 
 
 EngineUrl = Annotated[str, AfterValidator(_web_socket_url)]
+DatabaseUrl = Annotated[str, AfterValidator(check_database_url)]
 Secret = Annotated[str, Field(min_length=32), AfterValidator(_hexadecimal)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class GatewaySection(BaseModel):
+class GatewaySection(Section):
     """`[gateway]`. `engines` may be a comma-separated list in the environment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     engines: Annotated[tuple[EngineUrl, ...], NoDecode, BeforeValidator(_engine_urls)] = Field(
         default=("ws://127.0.0.1:8090",), min_length=1
@@ -68,63 +69,22 @@ class GatewaySection(BaseModel):
     database_pool_size: Annotated[int, Field(gt=0)] = 5
 
 
-class SecretsSection(BaseModel):
+class SecretsSection(Section):
     """`[secrets]`, in hexadecimal digits."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     key_pepper: Secret = Field(repr=False)
     cache_namespace: Secret = Field(repr=False)
     engine_shared: Secret = Field(repr=False)
 
 
-class GatewaySettings(BaseSettings):
+class GatewaySettings(ProcessSettings):
     """All that a gateway process is told."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="SLUICE_", env_nested_delimiter="__", extra="ignore", frozen=True
-    )
-
-    database_url: str = Field(repr=False)
+    database_url: DatabaseUrl = Field(repr=False)
     gateway: GatewaySection = GatewaySection()
     secrets: SecretsSection
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment, then the file."""
-        file = TomlConfigSettingsSource(settings_cls, toml_file=os.environ.get(CONFIG_VARIABLE))
-        return init_settings, env_settings, file
 
 
 def load_settings() -> GatewaySettings:
     """The settings of this process. Raises ConfigurationError."""
-    config = os.environ.get(CONFIG_VARIABLE)
-    if config and not Path(config).is_file():
-        raise ConfigurationError(f"{CONFIG_VARIABLE} names {config}, which is not a file")
-    try:
-        return GatewaySettings()  # type: ignore[call-arg]  # the sources give the values
-    except ValidationError as error:
-        raise ConfigurationError(in_one_line(error)) from error
-    except SettingsError as error:
-        raise ConfigurationError(f"{error}: {error.__cause__}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{config} is not valid TOML: {error}") from error
-
-
-def in_one_line(error: ValidationError) -> str:
-    """What is wrong with every wrong setting, by its name in the file and in the environment."""
-    return "; ".join(_problem(problem) for problem in error.errors())
-
-
-def _problem(problem: Any) -> str:
-    parts = [str(part) for part in problem["loc"]]
-    names = [part for part in parts if not part.isdigit()]
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{'.'.join(parts)} (SLUICE_{'__'.join(names).upper()}): {message}"
+    return load(GatewaySettings)

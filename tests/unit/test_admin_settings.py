@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from admin_ui.settings import load_settings
-from gateway.settings import ConfigurationError
+from gateway.setting_sources import ConfigurationError
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import ConfigurationError, load_settings
+from gateway.setting_sources import ConfigurationError
+from gateway.settings import load_settings
 
 SECRET = "ab" * 16
 GOOD = {
@@ -49,6 +50,11 @@ def test_the_environment_wins_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp
         ("SLUICE_GATEWAY__PORT", "many", "gateway.port"),
         ("SLUICE_GATEWAY__ENGINES", "http://a", "gateway.engines.0"),
         ("SLUICE_GATEWAY__ENGINES", "", "gateway.engines"),
+        ("SLUICE_GATEWAY__ENGINES", "ws://a:many", "gateway.engines.0"),
+        ("SLUICE_GATEWAY__ENGINES", "ws://:8090", "gateway.engines.0"),
+        ("SLUICE_DATABASE_URL", "garbage", "database_url"),
+        ("SLUICE_DATABASE_URL", "mysql://x/y", "database_url"),
+        ("SLUICE_DATABASE_URL", "postgresql://x:many/y", "database_url"),
         ("SLUICE_GATEWAY__KEEPALIVE_SECONDS", "0", "gateway.keepalive_seconds"),
         ("SLUICE_GATEWAY__PROT", "1", "gateway.prot"),
         ("SLUICE_SECRETS__KEY_PEPPER", "xyz" * 12, "secrets.key_pepper"),
