@@ -7,9 +7,8 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 # Triton is of use only beside a GPU; tests install it everywhere and run it interpreted.
-GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
 comma := ,
-PACKAGES := gateway engine kernels admin_ui migrations deploy tests
+GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-slow check format bench clean
