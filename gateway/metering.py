@@ -70,10 +70,6 @@ class Metering:
         """The number of this process's life, once started."""
         return self._heartbeat.epoch
 
-    def reconcile_with(self, usage_of: UsageOf) -> None:
-        """From now on asks `usage_of(epoch)` what a dead life's requests used."""
-        self._usage_of = usage_of
-
     async def start(self) -> None:
         """Registers this life and begins to beat. Raises StoreUnavailable."""
         await self._heartbeat.start()
@@ -155,10 +151,11 @@ class Metering:
     def _void(self, claim: Claim) -> None:
         self._submit(claim.request_id, Voided(request_id=claim.request_id, tenant=claim.caller.tenant))
 
-    def _submit(self, request_id: str, work: Settlement) -> None:
+    def _submit(self, request_id: str, work: Settlement) -> "asyncio.Future[None]":
         stored = self._settlements.submit(work)
         self._settling[request_id] = stored
         stored.add_done_callback(partial(self._forget, request_id))
+        return stored
 
     def _forget(self, request_id: str, stored: "asyncio.Future[None]") -> None:
         if self._settling.get(request_id) is stored:
@@ -184,11 +181,9 @@ class Metering:
         async with self._database.transaction() as connection:
             left = await quotas.held_by(connection, epoch=epoch)
         logger.warning("epoch %d died with %d requests open", epoch, len(left))
-        for held in left:
-            usage = known.get(held.request_id)
-            work = Lost(held=held) if usage is None else Spent(held=held, usage=usage, outcome=Outcome.LOST)
-            self._submit(held.request_id, work)
-        await self._settlements.drain()
+        stored = [self._submit(held.request_id, _what_became_of(held, known)) for held in left]
+        if stored:  # these alone: under load there is always something to settle
+            await asyncio.wait(stored)
 
     async def _usage_by(self, epoch: int) -> Mapping[str, Usage]:
         if self._usage_of is None:
@@ -199,6 +194,11 @@ class Metering:
         except TimeoutError:
             logger.warning("no engine reported on epoch %d in time", epoch)
             return {}
+
+
+def _what_became_of(held: Held, known: Mapping[str, Usage]) -> Settlement:
+    usage = known.get(held.request_id)
+    return Lost(held=held) if usage is None else Spent(held=held, usage=usage, outcome=Outcome.LOST)
 
 
 def _reservation(admitted: Admitted) -> Reservation:

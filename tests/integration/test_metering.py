@@ -263,8 +263,7 @@ async def test_a_dead_replica_is_swept_by_another(database: Database, database_u
     known = await reserve(dying, customer.caller)
     unknown = await reserve(dying, customer.caller)
     reports = Reports({known.request_id: used(10, 3)})
-    survivor = Metering(database, "survivor", beat_seconds=0.05, dead_after_seconds=0.5)
-    survivor.reconcile_with(reports.usage_of)
+    survivor = Metering(database, "survivor", reports.usage_of, beat_seconds=0.05, dead_after_seconds=0.5)
     await survivor.start()
     await let_die(dying)
     assert await reports.asked == dying.epoch
