@@ -19,7 +19,6 @@ SUPERVISOR_FD_VARIABLE = "SLUICE_SUPERVISOR_FD"
 FIRST_BACKOFF_SECONDS = 0.25
 MAX_BACKOFF_SECONDS = 10.0
 HEALTHY_AFTER_SECONDS = 30.0  # a child that lived this long starts with a short back-off again
-KILL_AFTER_SECONDS = 5.0
 
 Say = Callable[[str], None]
 

@@ -65,7 +65,3 @@ class FairQueue(Generic[Item]):
         """All waiting items, tenant by tenant."""
         for line in self._lines.values():
             yield from line.values()
-
-    def waiting_by_tenant(self) -> dict[str, int]:
-        """How many items each tenant has waiting."""
-        return {tenant: len(line) for tenant, line in self._lines.items()}

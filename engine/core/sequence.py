@@ -80,11 +80,6 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
-    def max_num_tokens(self) -> int:
-        """Length at which the sequence ends at the latest."""
-        return self.num_prompt_tokens + self.params.max_tokens
-
-    @property
     def is_interactive(self) -> bool:
         """Whether a person waits for it."""
         return self.sequence_class is SequenceClass.INTERACTIVE

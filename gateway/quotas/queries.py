@@ -144,14 +144,6 @@ async def add_bucket(connection: AsyncConnection, tenant: TenantId) -> None:
     await connection.execute(insert(quota_bucket).values(tenant_id=tenant, available=0.0))
 
 
-async def limits_of(connection: AsyncConnection, tenant: TenantId) -> TenantLimits:
-    """A tenant's limits; none set means unlimited."""
-    rows = await connection.execute(
-        select(quota_limit.c.kind, quota_limit.c.value).where(quota_limit.c.tenant_id == tenant)
-    )
-    return TenantLimits(**{str(kind): int(value) for kind, value in rows})
-
-
 async def save_limits(connection: AsyncConnection, tenant: TenantId, limits: TenantLimits) -> None:
     """Replaces a tenant's limits; None removes one."""
     await connection.execute(delete(quota_limit).where(quota_limit.c.tenant_id == tenant))
