@@ -1,15 +1,13 @@
 """The admin UI's process: `python -m deploy.admin_process`. Settings: environment and file."""
 
 import asyncio
-import os
 import sys
 
 from admin_ui.server import serve
 from admin_ui.settings import load_settings
 from deploy import lifeline
 from deploy.failure import fail
-from deploy.gateway_workers import LISTENER_VARIABLE
-from deploy.listener import AddressUnavailable, bind, open_listener
+from deploy.listener import AddressUnavailable, own_listener
 from gateway.logs import configure_logging
 from gateway.setting_sources import ConfigurationError
 
@@ -20,12 +18,7 @@ def main() -> None:
     configure_logging(sys.stderr)
     try:
         settings = load_settings()
-        inherited = os.environ.get(LISTENER_VARIABLE)
-        listener = (
-            open_listener(inherited, option=LISTENER_VARIABLE)
-            if inherited
-            else bind(settings.admin.host, settings.admin.port, option="--admin-port")
-        )
+        listener = own_listener(settings.admin.host, settings.admin.port, option="--admin-port")
         asyncio.run(serve(settings, sockets=[listener]))
     except (ConfigurationError, AddressUnavailable) as error:
         fail(error)

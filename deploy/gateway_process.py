@@ -1,6 +1,5 @@
 """One gateway worker's process: `python -m deploy.gateway_process`. Settings: environment and file."""
 
-import os
 import socket
 import sys
 
@@ -8,8 +7,7 @@ import uvicorn
 
 from deploy import lifeline
 from deploy.failure import fail
-from deploy.gateway_workers import LISTENER_VARIABLE
-from deploy.listener import AddressUnavailable, bind, open_listener
+from deploy.listener import AddressUnavailable, own_listener
 from gateway.app import Gateway, create_app
 from gateway.logs import configure_logging
 from gateway.setting_sources import ConfigurationError
@@ -37,12 +35,7 @@ def main() -> None:
     configure_logging(sys.stderr)
     try:
         settings = load_settings()
-        inherited = os.environ.get(LISTENER_VARIABLE)
-        listener = (
-            open_listener(inherited, option=LISTENER_VARIABLE)
-            if inherited
-            else bind(settings.gateway.host, settings.gateway.port, option="--port")
-        )
+        listener = own_listener(settings.gateway.host, settings.gateway.port, option="--port")
     except (ConfigurationError, AddressUnavailable) as error:
         fail(error)
     app = create_app(settings)

@@ -1,12 +1,16 @@
 """The gateway's workers as children of a supervisor: N processes that share one listening socket."""
 
 import socket
+from contextlib import AsyncExitStack
 
+from deploy.data_directory import DataDirectory
+from deploy.listener import LISTENER_VARIABLE, LOOPBACK, bind, local_url
 from deploy.metrics_server import MetricsServer
-from deploy.supervisor import ChildSpec, python
+from deploy.probe import is_up
+from deploy.progress import Progress
+from deploy.supervisor import ChildSpec, Supervisor, python
+from gateway.settings import GatewaySettings
 
-LISTENER_VARIABLE = "SLUICE_LISTENER"
-WORKER_NAME_VARIABLE = "SLUICE_WORKER_NAME"
 EXTRA_STOP_SECONDS = 5.0  # to settle and close after the last answer
 
 
@@ -18,14 +22,41 @@ def worker_specs(
         ChildSpec(
             name=f"gateway-{number}",
             command=python("deploy.gateway_process"),
-            environment={
-                LISTENER_VARIABLE: f"fd:{listener.fileno()}",
-                WORKER_NAME_VARIABLE: f"gateway-{number}",
-                **metrics.environment,
-            },
+            environment={LISTENER_VARIABLE: f"fd:{listener.fileno()}", **metrics.environment},
             file_descriptors=(listener.fileno(),),
+            stops_with="gateway",
             stop_seconds=drain_seconds + EXTRA_STOP_SECONDS,
             on_end=metrics.forget(),
         )
         for number in range(1, num_workers + 1)
     ]
+
+
+async def start_gateway(
+    settings: GatewaySettings,
+    directory: DataDirectory,
+    *,
+    num_workers: int,
+    metrics_port: int,
+    progress: Progress,
+    at_exit: AsyncExitStack,
+) -> str:
+    """Starts a gateway of its own; returns what to tell the person at the terminal."""
+    listener = bind(settings.gateway.host, settings.gateway.port, option="--port")
+    at_exit.callback(listener.close)
+    metrics = MetricsServer(directory.metrics, host=LOOPBACK, port=metrics_port)
+    at_exit.callback(metrics.stop)
+    supervisor = Supervisor(log_directory=directory.logs, say=progress.say)
+    at_exit.push_async_callback(supervisor.stop)
+    url = local_url(listener)
+    specs = worker_specs(
+        num_workers=num_workers,
+        listener=listener,
+        metrics=metrics,
+        drain_seconds=settings.gateway.drain_seconds,
+    )
+    for spec in specs:
+        with progress.step(spec.name):
+            child = await supervisor.start(spec)
+            await child.until_ready(lambda: is_up(f"{url}/healthz"))
+    return f"Gateway at {url}/v1, metrics at {metrics.url}. Ctrl-C stops it."

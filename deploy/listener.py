@@ -1,7 +1,12 @@
 """Sockets to listen on: bound here, or inherited from a supervisor that keeps them over restarts."""
 
+import ipaddress
 import os
 import socket
+from typing import Final
+
+LISTENER_VARIABLE: Final = "SLUICE_LISTENER"  # where a supervisor tells a child which socket it inherits
+LOOPBACK: Final = "127.0.0.1"
 
 
 class AddressUnavailable(Exception):
@@ -31,6 +36,23 @@ def open_listener(address: str, *, option: str) -> socket.socket:
     if host == "fd":
         return socket.socket(fileno=int(port))
     return bind(host.strip("[]"), int(port), option=option)
+
+
+def own_listener(host: str, port: int, *, option: str) -> socket.socket:
+    """The socket that this process's supervisor passed on, or without one `host:port`."""
+    inherited = os.environ.get(LISTENER_VARIABLE)
+    return (
+        open_listener(inherited, option=LISTENER_VARIABLE) if inherited else bind(host, port, option=option)
+    )
+
+
+def local_url(listener: socket.socket, *, scheme: str = "http") -> str:
+    """Where a listener can be reached from this machine."""
+    bound = ipaddress.ip_address(listener.getsockname()[0])
+    if bound.is_unspecified:  # every address of this machine, so loopback too
+        bound = ipaddress.ip_address(LOOPBACK if bound.version == 4 else "::1")
+    host = f"[{bound}]" if bound.version == 6 else str(bound)
+    return f"{scheme}://{host}:{port_of(listener)}"
 
 
 def port_of(listener: socket.socket) -> int:

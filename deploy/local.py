@@ -7,9 +7,7 @@ What stops, stops in the reverse order, so that nobody loses what they stand on.
 """
 
 import asyncio
-import ipaddress
 import os
-import signal
 import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -19,24 +17,24 @@ from deploy import banner, configuration, first_start, models, probe
 from deploy.data_directory import DataDirectory
 from deploy.failure import Failure
 from deploy.first_start import FirstStart
-from deploy.gateway_workers import LISTENER_VARIABLE, worker_specs
-from deploy.listener import bind, port_of
+from deploy.gateway_workers import worker_specs
+from deploy.listener import LISTENER_VARIABLE, LOOPBACK, bind, local_url
 from deploy.metrics_server import MetricsServer
 from deploy.postgres_keeper import PostgresKeeper
 from deploy.progress import Progress
 from deploy.store import DATABASE_URL_VARIABLE, configured_url
 from deploy.supervisor import ChildSpec, Supervisor, python
+from deploy.until_stopped import run_until_stopped
 from gateway.settings import GatewaySettings, load_settings
 from migrations import run as migrations
 
-LOOPBACK = "127.0.0.1"
-ENGINE_STOP_SECONDS = 15.0
+EXTRA_ENGINE_STOP_SECONDS = 5.0  # to close and end after the last answer
 ADMIN_STOP_SECONDS = 6.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions:
-    """What the command line says."""
+    """What the command line and the settings say."""
 
     data_dir: Path
     model: str
@@ -46,6 +44,7 @@ class LocalOptions:
     admin_host: str
     admin_port: int
     metrics_port: int
+    engine_drain_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,27 +72,7 @@ class Listeners:
 
 async def serve(options: LocalOptions, progress: Progress) -> None:
     """Runs until Ctrl-C or SIGTERM. Raises the one-line error of whatever cannot start."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with AsyncExitStack() as at_exit:
-        starting = asyncio.create_task(LocalServer(options, progress, at_exit).start())
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            print(_result(starting), flush=True)
-            await stopping
-        progress.say("stopping")
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-
-
-def _result(starting: asyncio.Task[str]) -> str:
-    """What the start came to; of several parts that failed at once, the first tells why."""
-    try:
-        return starting.result()
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from group
+    await run_until_stopped(lambda at_exit: LocalServer(options, progress, at_exit).start(), progress.say)
 
 
 class LocalServer:
@@ -123,7 +102,7 @@ class LocalServer:
             settings, first = await self._open_store(store_exit)
             group.create_task(self._start_admin())
             for spec in self._worker_specs(settings):
-                group.create_task(self._start_child(spec, self._url(self._listeners.api) + "/readyz"))
+                group.create_task(self._start_child(spec, local_url(self._listeners.api) + "/readyz"))
         return await self._banner(settings, first)
 
     def _set_environment(self) -> None:
@@ -135,8 +114,8 @@ class LocalServer:
                 "data_dir": str(self._directory.path),
                 "engine.model": self._options.model,
                 "engine.listen": f"fd:{self._listeners.engine.fileno()}",
-                "gateway.engines": self._url(self._listeners.engine, scheme="ws"),
-                "admin.api_url": self._url(self._listeners.api),
+                "gateway.engines": local_url(self._listeners.engine, scheme="ws"),
+                "admin.api_url": local_url(self._listeners.api),
             }
         )
 
@@ -157,9 +136,9 @@ class LocalServer:
             name="engine",
             command=python("deploy.engine_process"),
             file_descriptors=(listener.fileno(),),
-            stop_seconds=ENGINE_STOP_SECONDS,
+            stop_seconds=self._options.engine_drain_seconds + EXTRA_ENGINE_STOP_SECONDS,
         )
-        await self._start_child(spec, self._url(listener) + "/healthz")
+        await self._start_child(spec, local_url(listener) + "/healthz")
 
     async def _start_admin(self) -> None:
         listener = self._listeners.admin
@@ -170,7 +149,7 @@ class LocalServer:
             file_descriptors=(listener.fileno(),),
             stop_seconds=ADMIN_STOP_SECONDS,
         )
-        await self._start_child(spec, self._url(listener) + "/healthz")
+        await self._start_child(spec, local_url(listener) + "/healthz")
 
     def _worker_specs(self, settings: GatewaySettings) -> list[ChildSpec]:
         return worker_specs(
@@ -186,16 +165,16 @@ class LocalServer:
             await child.until_ready(lambda: probe.is_up(health_url))
 
     async def _banner(self, settings: GatewaySettings, first: FirstStart) -> str:
-        engine_url = self._url(self._listeners.engine, scheme="ws")
+        engine_url = local_url(self._listeners.engine, scheme="ws")
         described = await probe.describe_engine(engine_url, settings.secrets.engine_shared)
         if described is None:
             raise Failure(f"the engine went away while starting; see {self._directory.logs}/engine.log")
         return banner.text(
             addresses=banner.Addresses(
-                api=self._url(self._listeners.api),
-                admin=self._url(self._listeners.admin),
+                api=local_url(self._listeners.api),
+                admin=local_url(self._listeners.admin),
                 gateway_metrics=self._metrics.url,
-                engine=self._url(self._listeners.engine),
+                engine=local_url(self._listeners.engine),
             ),
             engine=described,
             first=first,
@@ -203,11 +182,3 @@ class LocalServer:
             num_workers=self._options.num_workers,
             seconds=self._progress.seconds(),
         )
-
-    def _url(self, listener: socket.socket, *, scheme: str = "http") -> str:
-        """Where a child can be reached from this machine."""
-        bound = ipaddress.ip_address(listener.getsockname()[0])
-        if bound.is_unspecified:  # every address of this machine, so loopback too
-            bound = ipaddress.ip_address(LOOPBACK if bound.version == 4 else "::1")
-        host = f"[{bound}]" if bound.version == 6 else str(bound)
-        return f"{scheme}://{host}:{port_of(listener)}"

@@ -29,12 +29,16 @@ class ChildFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """A process to keep alive. `stop_seconds` is how long it may take to end after SIGTERM."""
+    """A process to keep alive. `stop_seconds` is how long it may take to end after SIGTERM.
+
+    Children of one `stops_with` stop side by side; one without stops by itself.
+    """
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     file_descriptors: tuple[int, ...] = ()
+    stops_with: str | None = None
     stop_seconds: float = 10.0
     on_end: Callable[[int], None] = lambda pid: None
 
@@ -75,6 +79,7 @@ class Child:
         self._is_stopping = True
         if self._keeper is not None:
             self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)  # it may be starting a successor
         if self._process is None:
             return
         self._signal(signal.SIGTERM)
@@ -160,11 +165,18 @@ class Supervisor:
         return child
 
     async def stop(self) -> None:
-        """Stops the children one after another, the last started first."""
+        """Stops the children, the last started first."""
         while self._children:
-            await self._children.pop().stop()
+            last = self._children.pop()
+            beside = [child for child in self._children if _stop_together(child.spec, last.spec)]
+            self._children = [child for child in self._children if child not in beside]
+            await asyncio.gather(*(child.stop() for child in (last, *beside)))
         for descriptor in (self._child_end, self._own_end):
             os.close(descriptor)
+
+
+def _stop_together(one: ChildSpec, other: ChildSpec) -> bool:
+    return one.stops_with is not None and one.stops_with == other.stops_with
 
 
 def _how(status: int) -> str:

@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-import signal
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -14,14 +14,12 @@ from deploy.commands.options import ConfigFile, DatabaseUrl, DataDir
 from deploy.configuration import DEFAULT_DATA_DIR
 from deploy.data_directory import DataDirectory
 from deploy.failure import Failure
-from deploy.gateway_workers import worker_specs
-from deploy.listener import bind
-from deploy.metrics_server import MetricsServer
-from deploy.probe import is_up
+from deploy.gateway_workers import start_gateway
 from deploy.progress import Progress
 from deploy.store import configured_url, store_url
-from deploy.supervisor import Supervisor, python
-from gateway.settings import GatewaySettings, load_settings
+from deploy.supervisor import python
+from deploy.until_stopped import run_until_stopped
+from gateway.settings import load_settings
 from migrations import run as migrations
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
@@ -64,6 +62,7 @@ def serve(
         admin_host=settings.admin.host,
         admin_port=settings.admin.port,
         metrics_port=metrics_port,
+        engine_drain_seconds=settings.engine.drain_seconds,
     )
     asyncio.run(local.serve(options, Progress()))
 
@@ -79,9 +78,20 @@ def gateway(
     """Runs the gateway: the API that tenants use."""
     configuration.use_config_file(config)
     configuration.set_options({"gateway.host": host, "gateway.port": port})
-    directory = DataDirectory(data_dir.resolve())
+    settings, directory, progress = load_settings(), DataDirectory(data_dir.resolve()), Progress()
     directory.create()
-    asyncio.run(_run_gateway(load_settings(), directory, num_workers=workers, metrics_port=metrics_port))
+
+    def start(at_exit: AsyncExitStack) -> Coroutine[Any, Any, str]:
+        return start_gateway(
+            settings,
+            directory,
+            num_workers=workers,
+            metrics_port=metrics_port,
+            progress=progress,
+            at_exit=at_exit,
+        )
+
+    asyncio.run(run_until_stopped(start, progress.say))
 
 
 def engine(
@@ -110,33 +120,6 @@ def migrate(data_dir: DataDir = DEFAULT_DATA_DIR, database_url: DatabaseUrl = No
         if configured_url(database_url) is not None:
             migrations.upgrade(url)
     print("The database has the newest schema.")
-
-
-async def _run_gateway(
-    settings: GatewaySettings, directory: DataDirectory, *, num_workers: int, metrics_port: int
-) -> None:
-    stop, progress = asyncio.Event(), Progress()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    listener = bind(settings.gateway.host, settings.gateway.port, option="--port")
-    metrics = MetricsServer(directory.metrics, host="127.0.0.1", port=metrics_port)
-    supervisor = Supervisor(log_directory=directory.logs, say=progress.say)
-    specs = worker_specs(
-        num_workers=num_workers,
-        listener=listener,
-        metrics=metrics,
-        drain_seconds=settings.gateway.drain_seconds,
-    )
-    url = f"http://{settings.gateway.host}:{listener.getsockname()[1]}"
-    async with AsyncExitStack() as at_exit:
-        at_exit.callback(metrics.stop)
-        at_exit.push_async_callback(supervisor.stop)
-        for spec in specs:
-            with progress.step(spec.name):
-                child = await supervisor.start(spec)
-                await child.until_ready(lambda: is_up(f"{url}/healthz"))
-        print(f"Gateway at {url}/v1, metrics at {metrics.url}. Ctrl-C stops it.", flush=True)
-        await stop.wait()
 
 
 def _require_engine() -> None:

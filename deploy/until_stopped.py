@@ -1,0 +1,38 @@
+"""Runs what a supervising command starts until Ctrl-C or SIGTERM, which may come while it still starts."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+Say = Callable[[str], None]
+Start = Callable[[AsyncExitStack], Coroutine[Any, Any, str]]
+
+
+async def run_until_stopped(start: Start, say: Say) -> None:
+    """Prints what `start` comes to and waits for the end; what it left at its exit stack is stopped then.
+
+    Raises the one-line error of whatever cannot start.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as at_exit:
+        starting = asyncio.create_task(start(at_exit))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            print(_result(starting), flush=True)
+            await stopping
+        say("stopping")
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+
+def _result(starting: asyncio.Task[str]) -> str:
+    """What the start came to; of several parts that failed at once, the first tells why."""
+    try:
+        return starting.result()
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from group
