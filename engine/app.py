@@ -19,7 +19,7 @@ from engine.core.slo import SloMonitor
 from engine.errors import EngineError
 from engine.loop import EngineLoop
 from engine.models.config import read_config
-from engine.models.description import ModelDescription, describe
+from engine.models.description import describe
 from engine.models.loading import LoadedModel, load_model
 from engine.runner.kv_tensors import kv_block_bytes, num_blocks_in
 from engine.runner.model_runner import ModelRunner
@@ -73,9 +73,10 @@ def assemble(settings: EngineSettings, *, model_name: str, directory: Path) -> P
     )
     runner.warm_up()
     return Parts(
-        model=_served(
-            model_name,
-            loaded.description,
+        model=ServedModel(
+            name=model_name,
+            created=int(time.time()),
+            text=loaded.description,
             vocab_size=loaded.vocab_size,
             dtype=loaded.dtype_name,
             device=loaded.device.type,
@@ -92,30 +93,20 @@ def _assemble_scripted(settings: EngineSettings, *, model_name: str, directory: 
     limits = settings.scheduler.limits(device="cpu", context_length=config.max_position_embeddings)
     vocab_size = config.vocab_size
     return Parts(
-        model=_served(model_name, describe(directory), vocab_size=vocab_size, dtype="none", device="cpu"),
+        model=ServedModel(
+            name=model_name,
+            created=int(time.time()),
+            text=describe(directory),
+            vocab_size=vocab_size,
+            dtype="none",
+            device="cpu",
+        ),
         limits=limits,
         runner=ScriptedRunner(
             letters(min(100, vocab_size // 2), min(26, vocab_size // 4)),
             seconds_per_step=settings.engine.scripted_step_ms / 1000,
         ),
         num_blocks=_blocks_for_all(limits, settings.engine.kv_block_size),
-    )
-
-
-def _served(
-    name: str, description: ModelDescription, *, vocab_size: int, dtype: str, device: str
-) -> ServedModel:
-    return ServedModel(
-        model=name,
-        created=int(time.time()),
-        tokenizer_json=description.tokenizer_json,
-        chat_template=description.chat_template,
-        bos_token=description.bos_token,
-        eos_token=description.eos_token,
-        eos_token_ids=description.eos_token_ids,
-        vocab_size=vocab_size,
-        dtype=dtype,
-        device=device,
     )
 
 
@@ -160,7 +151,7 @@ async def _serve(settings: EngineSettings, parts: Parts, listener: socket.socket
     server, loop = _compose(settings, parts, crashed)
     await server.start(loop, listener)
     loop.start()
-    logger.info("engine ready", extra={"model": parts.model.model, "num_blocks": parts.num_blocks})
+    logger.info("engine ready", extra={"model": parts.model.name, "num_blocks": parts.num_blocks})
     await stop.wait()
     if not crashes:
         await server.drain(settings.engine.drain_seconds)

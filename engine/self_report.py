@@ -6,19 +6,16 @@ from engine import protocol, translation
 from engine.core.limits import Limits
 from engine.core.sequence import SequenceClass
 from engine.loop import Snapshot
+from engine.models.description import ModelDescription
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """What a gateway has to know of the model; the constant part of the wire's EngineDescription."""
+    """What a gateway has to know of the model, under which name it is asked for. `created` is a Unix time."""
 
-    model: str
+    name: str
     created: int
-    tokenizer_json: str
-    chat_template: str | None
-    bos_token: str | None
-    eos_token: str | None
-    eos_token_ids: tuple[int, ...]
+    text: ModelDescription
     vocab_size: int
     dtype: str
     device: str
@@ -31,13 +28,13 @@ def description_of(
     return protocol.EngineDescription(
         major=protocol.PROTOCOL_MAJOR,
         minor=protocol.PROTOCOL_MINOR,
-        model=model.model,
+        model=model.name,
         created=model.created,
-        tokenizer_json=model.tokenizer_json,
-        chat_template=model.chat_template,
-        bos_token=model.bos_token,
-        eos_token=model.eos_token,
-        eos_token_ids=model.eos_token_ids,
+        tokenizer_json=model.text.tokenizer_json,
+        chat_template=model.text.chat_template,
+        bos_token=model.text.bos_token,
+        eos_token=model.text.eos_token,
+        eos_token_ids=model.text.eos_token_ids,
         vocab_size=model.vocab_size,
         limits=translation.limits_of(limits),
         window=window,
@@ -64,7 +61,7 @@ def status_of(
 ) -> protocol.EngineStatus:
     """The figures of one moment."""
     return protocol.EngineStatus(
-        model=model.model,
+        model=model.name,
         step=snapshot.step,
         healthy=is_healthy,
         draining=is_draining,

@@ -201,7 +201,7 @@ class EngineServer:
         sequence = translation.sequence_of(
             request,
             owner=connection,
-            eos_token_ids=frozenset(self._model.eos_token_ids),
+            eos_token_ids=frozenset(self._model.text.eos_token_ids),
             now=time.monotonic(),
         )
         self._engine_loop.submit(sequence)
@@ -209,8 +209,8 @@ class EngineServer:
     def _refusal(self, connection: Connection, request: protocol.GenerateRequest) -> protocol.Refused | None:
         if connection.hello.observer:
             detail = "an observer may not send requests"
-        elif request.model != self._model.model:
-            detail = f"this engine serves {self._model.model}, not {request.model}"
+        elif request.model != self._model.name:
+            detail = f"this engine serves {self._model.name}, not {request.model}"
         elif request.adapter is not None:
             detail = "this engine has no adapters"
         elif request.epoch != connection.hello.epoch:

@@ -11,6 +11,7 @@ from engine.core.limits import Limits
 from engine.core.scheduler import Scheduler
 from engine.core.slo import SloMonitor, SloTargets
 from engine.loop import EngineLoop
+from engine.models.description import ModelDescription
 from engine.runner.runner import Runner
 from engine.runner.scripted_runner import ScriptedRunner, letters
 from engine.self_report import ServedModel
@@ -41,9 +42,7 @@ class ScriptedEngine:
 
 def description(tokenizer_json: str, **changes: object) -> ServedModel:
     """A model's description around `tokenizer_json`, with a ChatML-like template."""
-    base = ServedModel(
-        model="scripted",
-        created=1_700_000_000,
+    text = ModelDescription(
         tokenizer_json=tokenizer_json,
         chat_template=(
             "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -52,6 +51,11 @@ def description(tokenizer_json: str, **changes: object) -> ServedModel:
         bos_token=None,
         eos_token="<|im_end|>",
         eos_token_ids=(2,),
+    )
+    base = ServedModel(
+        name="scripted",
+        created=1_700_000_000,
+        text=text,
         vocab_size=300,
         dtype="none",
         device="cpu",
