@@ -33,18 +33,21 @@ class SessionRow:
 
 
 async def any_operator(connection: AsyncConnection) -> bool:
+    """Whether there is an operator at all."""
     return bool(await connection.scalar(select(exists().select_from(operator))))
 
 
 async def insert_operator(
     connection: AsyncConnection, *, id: str, name: str, password_hash: str, created_at: datetime
 ) -> None:
+    """Stores a new operator; a name that is taken is an IntegrityError."""
     await connection.execute(
         insert(operator).values(id=id, name=name, password_hash=password_hash, created_at=created_at)
     )
 
 
 async def find_operator(connection: AsyncConnection, name: str) -> OperatorRow | None:
+    """By the name as it is stored."""
     statement = select(operator.c.id, operator.c.name, operator.c.password_hash).where(
         operator.c.name == name
     )
@@ -55,16 +58,19 @@ async def find_operator(connection: AsyncConnection, name: str) -> OperatorRow |
 async def insert_invite(
     connection: AsyncConnection, *, token_hash: bytes, created_at: datetime, expires_at: datetime
 ) -> None:
+    """Stores a new invite."""
     await connection.execute(
         insert(operator_invite).values(token_hash=token_hash, created_at=created_at, expires_at=expires_at)
     )
 
 
 async def delete_unused_invites(connection: AsyncConnection) -> None:
+    """Makes every link invalid that nobody has followed yet."""
     await connection.execute(delete(operator_invite).where(operator_invite.c.used_at.is_(None)))
 
 
 async def is_invite_open(connection: AsyncConnection, *, token_hash: bytes, now: datetime) -> bool:
+    """Whether `use_invite` would succeed now."""
     statement = select(operator_invite.c.token_hash).where(
         operator_invite.c.token_hash == token_hash,
         operator_invite.c.used_at.is_(None),
@@ -97,6 +103,7 @@ async def insert_session(
     created_at: datetime,
     expires_at: datetime,
 ) -> None:
+    """Stores a new session, seen when it was made."""
     await connection.execute(
         insert(operator_session).values(
             token_hash=token_hash,
@@ -110,6 +117,7 @@ async def insert_session(
 
 
 async def find_session(connection: AsyncConnection, token_hash: bytes) -> SessionRow | None:
+    """A session with its operator, live or not."""
     statement = (
         select(
             operator_session.c.operator_id,
@@ -134,6 +142,7 @@ async def find_session(connection: AsyncConnection, token_hash: bytes) -> Sessio
 
 
 async def touch_session(connection: AsyncConnection, *, token_hash: bytes, last_seen_at: datetime) -> None:
+    """Stores the session's newest visit."""
     await connection.execute(
         update(operator_session)
         .where(operator_session.c.token_hash == token_hash)
@@ -142,6 +151,7 @@ async def touch_session(connection: AsyncConnection, *, token_hash: bytes, last_
 
 
 async def delete_session(connection: AsyncConnection, token_hash: bytes) -> None:
+    """Ends a session; an unknown one is ended already."""
     await connection.execute(delete(operator_session).where(operator_session.c.token_hash == token_hash))
 
 
