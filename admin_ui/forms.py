@@ -11,9 +11,10 @@ from urllib.parse import parse_qsl
 
 from fastapi import HTTPException, Request
 
+from gateway.quotas.limits import MAX_LIMIT
+
 MAX_FORM_BYTES: Final = 64 * 1024
 MAX_FORM_FIELDS: Final = 50
-MAX_COUNT: Final = 1_000_000_000
 MAX_NAME_LENGTH: Final = 64
 
 Form = Mapping[str, str]
@@ -59,8 +60,8 @@ def parse_limit(form: Form, field: str) -> int | None:
     text = re.sub(r"[\s,_']", "", form.get(field, ""))
     if not text:
         return None
-    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > MAX_COUNT:
-        raise FieldError(field, f"Enter a whole number up to {MAX_COUNT:,}, or nothing for no limit.")
+    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > MAX_LIMIT:
+        raise FieldError(field, f"Enter a whole number up to {MAX_LIMIT:,}, or nothing for no limit.")
     return int(text)
 
 

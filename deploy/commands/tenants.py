@@ -1,5 +1,6 @@
 """`sluice tenants`: who may use the model, and how much of it."""
 
+import re
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,21 +11,35 @@ from deploy.configuration import DEFAULT_DATA_DIR
 from gateway import administration
 from gateway.administration import TenantSummary
 from gateway.db import Database
-from gateway.quotas.limits import TenantLimits
+from gateway.quotas.limits import MAX_LIMIT, TenantLimits
 from gateway.tenants.tenant import Tenant
 
 ACTOR = "sluice command"
+UNLIMITED = "unlimited"
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and change tenants.")
 
 Concurrency = Annotated[
     int | None,
-    typer.Option("--concurrent-requests", min=0, help="Most requests at once. Without it: unlimited."),
+    typer.Option(
+        "--concurrent-requests", min=0, max=MAX_LIMIT, help="Most requests at once. Without it: unlimited."
+    ),
 ]
 TokensPerMinute = Annotated[
     int | None,
-    typer.Option("--tokens-per-minute", min=0, help="Most prompt and output tokens. Without it: unlimited."),
+    typer.Option(
+        "--tokens-per-minute",
+        min=0,
+        max=MAX_LIMIT,
+        help="Most prompt and output tokens. Without it: unlimited.",
+    ),
 ]
+
+
+def _checked_limit(text: str | None) -> str | None:
+    if text is None or text == UNLIMITED or (re.fullmatch("[0-9]{1,10}", text) and int(text) <= MAX_LIMIT):
+        return text
+    raise typer.BadParameter(f"a limit is a number up to {MAX_LIMIT} or '{UNLIMITED}', not '{text}'")
 
 
 @app.command()
@@ -91,10 +106,12 @@ def show(
 def update(
     name: str,
     concurrent_requests: Annotated[
-        str | None, typer.Option("--concurrent-requests", help="A number, or 'unlimited'.")
+        str | None,
+        typer.Option("--concurrent-requests", callback=_checked_limit, help="A number, or 'unlimited'."),
     ] = None,
     tokens_per_minute: Annotated[
-        str | None, typer.Option("--tokens-per-minute", help="A number, or 'unlimited'.")
+        str | None,
+        typer.Option("--tokens-per-minute", callback=_checked_limit, help="A number, or 'unlimited'."),
     ] = None,
     enabled: Annotated[
         bool | None, typer.Option("--enable/--disable", help="Whether its keys let anybody in.")
@@ -122,16 +139,12 @@ def update(
 def _limit(text: str | None, current: int | None) -> int | None:
     if text is None:
         return current
-    if text == "unlimited":
-        return None
-    if not text.isdigit():
-        raise typer.BadParameter(f"a limit is a number or 'unlimited', not '{text}'")
-    return int(text)
+    return None if text == UNLIMITED else int(text)
 
 
 def _row(summary: TenantSummary) -> list[object]:
     def shown(limit: int | None) -> object:
-        return "unlimited" if limit is None else limit
+        return UNLIMITED if limit is None else limit
 
     return [
         summary.tenant.name,

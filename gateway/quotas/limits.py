@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+MAX_LIMIT: Final = 1_000_000_000  # more than that is "unlimited"
 
 
 class QuotaKind(StrEnum):
@@ -20,5 +23,5 @@ class TenantLimits:
 
     def __post_init__(self) -> None:
         for value in (self.concurrent_requests, self.tokens_per_minute):
-            if value is not None and value < 0:
-                raise ValueError("a limit cannot be negative")
+            if value is not None and not 0 <= value <= MAX_LIMIT:
+                raise ValueError(f"a limit must be 0 to {MAX_LIMIT}, not {value}")
