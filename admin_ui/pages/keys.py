@@ -4,7 +4,6 @@ import json
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -26,14 +25,6 @@ router = APIRouter(prefix="/keys")
 
 _NO_ERRORS = {"tenant": None, "name": None, "expires_on": None}
 _EMPTY_FORM = {"tenant": "", "name": "", "expires_on": ""}
-
-
-class KeyState(StrEnum):
-    """Whether a key lets anybody in, and if not, why."""
-
-    ACTIVE = "active"
-    REVOKED = "revoked"
-    EXPIRED = "expired"
 
 
 @router.get("")
@@ -124,13 +115,6 @@ def curl_line(*, api_url: str, secret: str, model: str) -> str:
     )
 
 
-def key_state(*, revoked_at: datetime | None, expires_at: datetime | None, now: datetime) -> KeyState:
-    """The state at a moment; a revoked key is revoked even after its end."""
-    if revoked_at is not None:
-        return KeyState.REVOKED
-    return KeyState.EXPIRED if expires_at is not None and expires_at <= now else KeyState.ACTIVE
-
-
 def _key_values(key: ApiKey, *, now: datetime) -> dict[str, Any]:
     return {
         "id": key.id,
@@ -140,7 +124,7 @@ def _key_values(key: ApiKey, *, now: datetime) -> dict[str, Any]:
         "redacted_value": key.redacted_value,
         "last_used_at": key.last_used_at,
         "expires_at": key.expires_at,
-        "state": key_state(revoked_at=key.revoked_at, expires_at=key.expires_at, now=now),
+        "state": key.state(now),
     }
 
 

@@ -141,13 +141,5 @@ def _row(key: ApiKey) -> list[object]:
         key.redacted_value,
         day(key.last_used_at),
         day(key.expires_at),
-        _state(key),
+        key.state(datetime.now(UTC)).value,
     ]
-
-
-def _state(key: ApiKey) -> str:
-    if key.revoked_at is not None:
-        return "revoked"
-    if key.expires_at is not None and key.expires_at <= datetime.now(UTC):
-        return "expired"
-    return "live"
