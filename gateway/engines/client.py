@@ -58,7 +58,7 @@ class EngineIncompatibleError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineAddress:
-    """Where one engine listens. `host` takes the place of a host name that stands for several addresses."""
+    """Where one engine listens. `host` is one of the addresses that the URL's host name may stand for."""
 
     url: str
     host: str | None = None
@@ -66,7 +66,7 @@ class EngineAddress:
     @property
     def name(self) -> str:
         """How logs and pages call this engine."""
-        return self.url if self.host is None else f"{self.url} ({self.host})"
+        return self.url if self.host in (None, urlsplit(self.url).hostname) else f"{self.url} ({self.host})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,8 @@ class EngineDirectory:
             client = self._clients[address] = self._make_client(address)
             client.start()
         for address in self._clients.keys() - wanted:
-            await self._clients.pop(address).stop()
+            if not _is_busy(self._clients[address]):
+                await self._clients.pop(address).stop()
 
     async def _expand(self, url: str) -> list[EngineAddress]:
         """An address per IP behind the URL's host; what is known already while the name service is away."""
@@ -77,12 +78,14 @@ class EngineDirectory:
         loop = asyncio.get_running_loop()
         try:
             answers = await loop.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for a name that no name can be
             logger.warning("cannot look up %s: %s", parts.hostname, error)
             return [address for address in self._clients if address.url == url]
-        hosts = sorted({str(answer[4][0]) for answer in answers})
-        return [_address(url, host, alone=len(hosts) == 1) for host in hosts]
+        return [
+            EngineAddress(url=url, host=host) for host in sorted({str(answer[4][0]) for answer in answers})
+        ]
 
 
-def _address(url: str, host: str, *, alone: bool) -> EngineAddress:
-    return EngineAddress(url=url) if alone else EngineAddress(url=url, host=host)
+def _is_busy(client: EngineClient) -> bool:
+    """An engine that a name no longer stands for finishes first what it has of ours."""
+    return client.connected and client.num_open > 0
