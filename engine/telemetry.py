@@ -66,7 +66,8 @@ class Telemetry:
                     self.metrics.ended.labels("error").inc()
                 case Refused():
                     self.metrics.refused.labels(outcome.refusal.reason.value).inc()
-                    self.monitor.window(now).num_refused += 1
+                    if outcome.sequence.is_interactive:  # as who is admitted is counted
+                        self.monitor.window(now).num_refused += 1
                 case _:
                     assert_never(outcome)
 
