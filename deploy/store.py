@@ -32,10 +32,13 @@ def store_url(*, data_dir: Path, database_url: str | None) -> Iterator[str]:
     """The URL of the store, up and at the newest schema, until the block ends.
 
     An embedded Postgres that runs is used and left alone; one that does not is started for the moment.
-    An external database is never migrated here: `sluice migrate` does that when its operator says so.
+    An external database is never migrated here: `sluice migrate` does that when its operator says so, and
+    until then this raises Failure.
     """
     external = configured_url(database_url)
     if external is not None:
+        if not migrations.is_current(external):
+            raise Failure("the database has not the schema that this version needs; run: sluice migrate")
         yield external
         return
     with embedded_postgres.running(data_dir) as url:

@@ -116,9 +116,12 @@ def admin(host: Host = None, admin_port: AdminPort = None, config: ConfigFile = 
 
 def migrate(data_dir: DataDir = DEFAULT_DATA_DIR, database_url: DatabaseUrl = None) -> None:
     """Brings the database to the newest schema."""
-    with store_url(data_dir=data_dir, database_url=database_url) as url:
-        if configured_url(database_url) is not None:
-            migrations.upgrade(url)
+    external = configured_url(database_url)
+    if external is not None:
+        migrations.upgrade(external)
+    else:
+        with store_url(data_dir=data_dir, database_url=None):
+            pass  # an embedded store that is up has the newest schema
     print("The database has the newest schema.")
 
 

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -9,6 +10,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import NullPool, create_engine, text
 
+from deploy.failure import Failure
+from deploy.store import store_url
 from gateway.db import Database, driver_url
 from migrations.run import downgrade, is_current, upgrade
 from migrations.schema import metadata
@@ -33,6 +36,16 @@ def test_the_newest_version_is_what_the_code_declares(database_url: str) -> None
     with create_engine(driver_url(database_url), poolclass=NullPool).connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), metadata)
     assert differences == []
+
+
+def test_a_command_on_a_database_without_our_schema_says_what_to_run(
+    empty_database_url: str, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(Failure, match="sluice migrate"),
+        store_url(data_dir=tmp_path, database_url=empty_database_url),
+    ):
+        pytest.fail("there is nothing to work on")
 
 
 def test_down_and_up_again(database_url: str) -> None:
