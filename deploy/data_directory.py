@@ -3,6 +3,7 @@
 import os
 import secrets
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,24 +48,38 @@ class DataDirectory:
             raise DataDirectoryError(f"cannot use {self.path} as data directory: {error.strerror}") from error
 
     def secrets(self) -> dict[str, str]:
-        """The secrets of this installation, made on the first call and kept with mode 0600."""
+        """The secrets of this installation, made on the first call and kept with mode 0600; raises DataDirectoryError."""
         file = self.path / "secrets.toml"
-        if not file.exists():
-            lines = [f'{name} = "{secrets.token_hex(32)}"' for name in SECRET_NAMES]
-            write_private(file, "\n".join(["[secrets]", *lines, ""]))
         try:
+            if not file.exists():
+                lines = [f'{name} = "{secrets.token_hex(32)}"' for name in SECRET_NAMES]
+                _keep_first(file, "\n".join(["[secrets]", *lines, ""]))
             kept = tomllib.loads(file.read_text())["secrets"]
             return {name: kept[name] for name in SECRET_NAMES}
+        except OSError as error:
+            raise DataDirectoryError(f"cannot read or make {file}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, KeyError) as error:
             raise DataDirectoryError(f"{file} is damaged ({error}); restore it from a backup") from error
 
 
 def write_private(file: Path, text: str) -> None:
     """Writes a file that only its owner may read, whole or not at all."""
-    part = file.with_name(file.name + ".part")
+    _write_part(file, text).rename(file)
+
+
+def _keep_first(file: Path, text: str) -> None:
+    """As `write_private`, but of several processes that write at once the first one's file stays."""
+    part = _write_part(file, text)
+    with suppress(FileExistsError):
+        file.hardlink_to(part)
+    part.unlink()
+
+
+def _write_part(file: Path, text: str) -> Path:
+    part = file.with_name(f"{file.name}.part-{os.getpid()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as handle:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())
-    part.rename(file)
+    return part
