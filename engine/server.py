@@ -14,6 +14,7 @@ from typing import assert_never
 from prometheus_client import CollectorRegistry, generate_latest
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from engine import protocol, self_report, translation
@@ -49,6 +50,7 @@ class EngineServer:
         self._connections: set[Connection] = set()
         self._leaving: set[Connection] = set()  # closed, but their requests are not all over yet
         self._ledger = Ledger()
+        self._reports: set[asyncio.Task[None]] = set()
         self._started_at = time.monotonic()
         self._is_draining = False
         self._loop: EngineLoop | None = None
@@ -223,12 +225,16 @@ class EngineServer:
     def _report(self, connection: Connection, query: protocol.ReportQuery) -> None:
         """Answers once everything of that life is over, as it is within a step after its connection went."""
         task = asyncio.create_task(self._report_when_over(connection, query))
-        task.add_done_callback(lambda done: done.exception())
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
 
     async def _report_when_over(self, connection: Connection, query: protocol.ReportQuery) -> None:
-        still_there = [other for other in self._leaving if other.hello.epoch == query.epoch]
-        for other in still_there:
-            await asyncio.wait_for(other.is_idle.wait(), REPORT_SECONDS)
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                for other in [each for each in self._leaving if each.hello.epoch == query.epoch]:
+                    await other.is_idle.wait()
+        except TimeoutError:  # better what is known than nothing
+            logger.warning("reporting on an epoch that is not over", extra={"epoch": query.epoch})
         records = self._ledger.of_epoch(query.epoch)
         connection.outbox.add_message(
             protocol.Report(replica=query.replica, epoch=query.epoch, records=records)
@@ -241,6 +247,9 @@ class EngineServer:
                     await websocket.send(protocol.encode(message))
         except ConnectionClosed:
             return
+        except Exception:  # a gateway that is told nothing more would wait for ever
+            logger.exception("a message cannot be sent", extra={"replica": connection.hello.replica})
+            await websocket.close(CloseCode.INTERNAL_ERROR)
 
     async def _tell_status(self) -> None:
         while True:

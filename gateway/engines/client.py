@@ -4,7 +4,6 @@ It knows the wire and no text, no tenants' limits and no HTTP. It retries connec
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -203,10 +202,14 @@ class EngineClient:
             await asyncio.gather(writer, return_exceptions=True)
 
     async def _write(self, connection: ClientConnection) -> None:
-        while True:
-            message = await self._outbox.get()
-            with contextlib.suppress(WebSocketException):  # the reader notices a lost connection
-                await connection.send(encode(message))
+        try:
+            while True:
+                await connection.send(encode(await self._outbox.get()))
+        except WebSocketException:
+            return  # the reader notices it, too
+        except Exception:  # without a writer every later request would wait in vain
+            logger.exception("engine %s: a message cannot be sent", self.address.name)
+            await connection.close()
 
     def _lose(self) -> None:
         self.connected = False

@@ -100,6 +100,16 @@ async def test_a_cancelled_request_keeps_its_place_until_the_engine_has_ended_it
     assert connected.client.room(RequestClass.INTERACTIVE) == 8
 
 
+async def test_a_request_that_cannot_be_written_ends_as_lost_and_the_next_one_is_served(
+    engine: WebSocketEngine, connected: Connected
+) -> None:
+    stream = submitted(connected.client, generate_request(tenant="\ud800"))  # no UTF-8
+    assert await all_events(stream) == [EngineLost()]
+    engine.script = answer(5)
+    await connected.until_connected()
+    assert len(await all_events(submitted(connected.client, generate_request()))) == 2
+
+
 async def test_a_status_changes_the_window(engine: WebSocketEngine, connected: Connected) -> None:
     engine.send_message(engine_status(window=Window(interactive=3, offline=0)))
     await connected.until_changed()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from engine import protocol
 from engine.protocol import (
@@ -235,6 +235,15 @@ async def test_a_step_that_fails_ends_its_requests_and_not_the_engine() -> None:
         await peer.send(request("good"))
         assert isinstance((await peer.events_until(Finished))[-1], Finished)
         assert not engine.crashes
+
+
+async def test_a_connection_that_cannot_be_told_anything_is_closed(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await dial(engine)
+    monkeypatch.setattr(engine.server, "_model", replace(engine.server._model, name="\ud800"))  # no UTF-8
+    with pytest.raises(ConnectionClosedError, match="1011"):
+        await peer.events_until(Finished)
 
 
 async def test_an_engine_whose_loop_crashed_still_stops() -> None:
