@@ -48,7 +48,10 @@ class DataDirectory:
             raise DataDirectoryError(f"cannot use {self.path} as data directory: {error.strerror}") from error
 
     def secrets(self) -> dict[str, str]:
-        """The secrets of this installation, made on the first call and kept with mode 0600; raises DataDirectoryError."""
+        """The secrets of this installation, made on the first call and kept with mode 0600.
+
+        Raises DataDirectoryError.
+        """
         file = self.path / "secrets.toml"
         try:
             if not file.exists():
