@@ -29,47 +29,47 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Admitted:
+class AdmittedClaim:
     """One request that was let in, as promised and as stored."""
 
     granted: Granted
     held: Held
 
 
-Answer = Admitted | NoSlot | NoTokens
+Verdict = AdmittedClaim | NoSlot | NoTokens
 
 
-async def write(connection: AsyncConnection, claims: Sequence[Claim], *, epoch: int) -> list[Answer]:
+async def write(connection: AsyncConnection, claims: Sequence[Claim], *, epoch: int) -> list[Verdict]:
     """Answers the claims in their order and stores those that were let in."""
     tenants = sorted({claim.caller.tenant for claim in claims})
     await quotas.lock(connection, tenants)
     before = await quotas.standings(connection, tenants)
-    after, answers = _answer(before, claims)
-    held = [answer.held for answer in answers if isinstance(answer, Admitted)]
+    after, verdicts = _answer(before, claims)
+    held = [verdict.held for verdict in verdicts if isinstance(verdict, AdmittedClaim)]
     if held:
         buckets = {one.tenant: (after[one.tenant].available, before[one.tenant].now) for one in held}
         await quotas.hold(connection, epoch=epoch, held=held, buckets=buckets)
-    return answers
+    return verdicts
 
 
 def _answer(
     before: dict[TenantId, TimedStanding], claims: Sequence[Claim]
-) -> tuple[dict[TenantId, Standing], list[Answer]]:
+) -> tuple[dict[TenantId, Standing], list[Verdict]]:
     """Also where the tenants stand afterwards."""
     standings = {
         tenant: refill(timed.standing, elapsed_seconds=timed.elapsed_seconds)
         for tenant, timed in before.items()
     }
-    answers: list[Answer] = []
+    verdicts: list[Verdict] = []
     for claim in claims:
         tenant = claim.caller.tenant
         standings[tenant], decision = decide(standings[tenant], claim.ask)
-        answers.append(
-            Admitted(granted=decision, held=_held(claim, decision, before[tenant]))
+        verdicts.append(
+            AdmittedClaim(granted=decision, held=_held(claim, decision, before[tenant]))
             if isinstance(decision, Granted)
             else decision
         )
-    return standings, answers
+    return standings, verdicts
 
 
 def _held(claim: Claim, granted: Granted, timed: TimedStanding) -> Held:

@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from engine.protocol import RequestClass, Usage
 from gateway import admission, settlement
-from gateway.admission import Admitted, Answer, Claim
+from gateway.admission import AdmittedClaim, Claim, Verdict
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
 from gateway.group_commit import GroupCommit
@@ -53,7 +53,7 @@ class Metering:
     ) -> None:
         self._database = database
         self._usage_of = usage_of
-        self._claims: GroupCommit[Claim, Answer] = GroupCommit(self._admit_group)
+        self._claims: GroupCommit[Claim, Verdict] = GroupCommit(self._admit_group)
         self._settlements: GroupCommit[Settlement, None] = GroupCommit(self._settle_group)
         self._live: dict[str, Held] = {}
         self._settling: dict[str, asyncio.Future[None]] = {}
@@ -102,8 +102,8 @@ class Metering:
         """
         ask = Ask(prompt_tokens=prompt_tokens, output_cap=output_cap, output_floor=output_floor)
         claim = Claim(request_id=request_id, caller=caller, model=model, request_class=request_class, ask=ask)
-        match await self._answer_to(claim):
-            case Admitted() as admitted:
+        match await self._verdict_on(claim):
+            case AdmittedClaim() as admitted:
                 self._live[request_id] = admitted.held
                 return _reservation(admitted)
             case NoSlot() | NoTokens() as refusal:
@@ -127,7 +127,7 @@ class Metering:
         if not stored.done():
             logger.warning("request %s is settled later: the store is away", reservation.request_id)
 
-    async def _answer_to(self, claim: Claim) -> Answer:
+    async def _verdict_on(self, claim: Claim) -> Verdict:
         answer = self._claims.submit(claim)
         try:
             return await asyncio.shield(answer)
@@ -138,14 +138,14 @@ class Metering:
             self._void(claim)  # a commit that broke off may have taken effect
             raise
 
-    async def _admit_group(self, claims: Sequence[Claim]) -> list[Answer]:
+    async def _admit_group(self, claims: Sequence[Claim]) -> list[Verdict]:
         async with self._database.transaction() as connection:
             return await admission.write(connection, claims, epoch=self.epoch)
 
-    def _give_back(self, claim: Claim, answer: "asyncio.Future[Answer]") -> None:
+    def _give_back(self, claim: Claim, answer: "asyncio.Future[Verdict]") -> None:
         """Nobody waits for the answer any more."""
         failed = not answer.cancelled() and answer.exception() is not None
-        if answer.cancelled() or failed or isinstance(answer.result(), Admitted):
+        if answer.cancelled() or failed or isinstance(answer.result(), AdmittedClaim):
             self._void(claim)
 
     def _void(self, claim: Claim) -> None:
@@ -201,7 +201,7 @@ def _what_became_of(held: Held, known: Mapping[str, Usage]) -> Settlement:
     return Lost(held=held) if usage is None else Spent(held=held, usage=usage, outcome=Outcome.LOST)
 
 
-def _reservation(admitted: Admitted) -> Reservation:
+def _reservation(admitted: AdmittedClaim) -> Reservation:
     return Reservation(
         request_id=admitted.held.request_id,
         tenant=admitted.held.tenant,
