@@ -1,6 +1,7 @@
 """The OpenAPI document: what FastAPI knows of its own routes, and the inference routes beside them."""
 
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
@@ -10,7 +11,6 @@ from starlette.routing import BaseRoute
 from gateway.api.error_response import ErrorBody
 from gateway.requests.bodies import ChatMessages, CompletionPrompt, GenerationOptions
 
-VERSION: Final = "0.1.0"
 _COMPONENTS: Final = "#/components/schemas/{name}"
 _ERRORS: Final = {
     400: "The body cannot be used; `param` names the culprit.",
@@ -28,7 +28,7 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """The document for an application with these routes."""
     document = get_openapi(
         title="Sluice",
-        version=VERSION,
+        version=version("sluice-llm"),
         description="One language model, many tenants. Compatible with OpenAI's API.",
         routes=routes,
     )
