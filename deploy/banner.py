@@ -53,7 +53,7 @@ def curl(api: str, model: str, directory: DataDirectory) -> str:
         key = "$SLUICE_API_KEY"
     return (
         f'curl {api}/v1/chat/completions -H "Authorization: Bearer {key}" '
-        f"-H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+        f"-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
     )
 
 
