@@ -21,7 +21,6 @@ from gateway.engines.client import (
     EngineAddress,
     EngineClient,
     EngineIncompatibleError,
-    EngineUnreachableError,
     Identity,
 )
 from gateway.engines.directory import EngineDirectory
@@ -140,13 +139,7 @@ class Gateway:
             raise EngineIncompatibleError(f"its model cannot be served: {error}") from error
 
     async def _usage_of(self, epoch: int) -> Mapping[str, Usage]:
-        """What the engines did for one life of a gateway, by request."""
-        usage: dict[str, Usage] = {}
-        for client in self._directory.clients:
-            with contextlib.suppress(EngineUnreachableError):
-                report = await client.report(replica=self._replica, epoch=epoch)
-                usage |= {record.id: record.usage for record in report.records}
-        return usage
+        return await self._directory.usage_of(replica=self._replica, epoch=epoch)
 
 
 def create_app(settings: GatewaySettings) -> FastAPI:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-from engine.protocol import RequestClass
-from gateway.engines.client import EngineAddress, EngineClient
+from engine.protocol import RequestClass, RequestRecord, Usage
+from gateway.engines.client import EngineAddress, EngineClient, EngineUnreachableError
 
 logger = logging.getLogger(__name__)
 
 LOOK_UP_EVERY_SECONDS: Final = 5.0
+REPORT_SECONDS: Final = 2.0
 
 
 class EngineDirectory:
@@ -57,6 +58,18 @@ class EngineDirectory:
         best = max(self.serving(model), key=lambda client: client.room(request_class), default=None)
         return best if best is not None and best.room(request_class) > 0 else None
 
+    async def usage_of(self, *, replica: str, epoch: int) -> dict[str, Usage]:
+        """What the engines did for one life of a gateway, by request, as far as they say so in time."""
+        asked = [asyncio.create_task(_reported(client, replica, epoch)) for client in self.clients]
+        if not asked:
+            return {}
+        try:
+            answered, _ = await asyncio.wait(asked, timeout=REPORT_SECONDS)
+            return {record.id: record.usage for task in answered for record in task.result()}
+        finally:
+            for task in asked:
+                task.cancel()
+
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(LOOK_UP_EVERY_SECONDS)
@@ -84,6 +97,13 @@ class EngineDirectory:
         return [
             EngineAddress(url=url, host=host) for host in sorted({str(answer[4][0]) for answer in answers})
         ]
+
+
+async def _reported(client: EngineClient, replica: str, epoch: int) -> tuple[RequestRecord, ...]:
+    try:
+        return (await client.report(replica=replica, epoch=epoch)).records
+    except EngineUnreachableError:
+        return ()
 
 
 def _is_busy(client: EngineClient) -> bool:

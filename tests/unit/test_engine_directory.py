@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from gateway.engines.client import EngineAddress
+from engine.protocol import Report, RequestRecord, Usage
+from gateway.engines.client import EngineAddress, EngineUnreachableError
 from gateway.engines.directory import EngineDirectory
 
 URL = "ws://engines:8090"
@@ -18,6 +19,10 @@ class Client:
         self.connected = True
         self.num_open = 0
         self.is_stopped = False
+        self.reported: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+
+    async def report(self, *, replica: str, epoch: int) -> Report:
+        return await self.reported
 
     def start(self) -> None:
         pass
@@ -75,6 +80,17 @@ async def test_an_engine_whose_address_is_gone_finishes_what_it_has(names: Names
     names.clients["10.0.0.1"].num_open = 0
     await names.become("10.0.0.2")
     assert names.clients["10.0.0.1"].is_stopped
+
+
+async def test_an_engine_that_hangs_keeps_nobody_from_hearing_the_others(
+    names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.engines.directory.REPORT_SECONDS", 0.05)
+    await names.become("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    used = Usage(prompt_tokens=1, cached_tokens=0, completion_tokens=2)
+    names.clients["10.0.0.2"].reported.set_result(Report("dead", 1, (RequestRecord("r", used),)))
+    names.clients["10.0.0.3"].reported.set_exception(EngineUnreachableError())
+    assert await names.directory.usage_of(replica="dead", epoch=1) == {"r": used}
 
 
 def test_an_address_shows_what_its_name_stands_for_and_nothing_twice() -> None:
