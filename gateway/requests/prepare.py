@@ -1,5 +1,6 @@
 """From what a caller asked for to prompt ids and bounds for the output, exact before anything is promised."""
 
+import asyncio
 import secrets
 from typing import Final, assert_never
 
@@ -17,6 +18,7 @@ from gateway.requests.values import (
 from gateway.text.chat_template import TemplateError
 
 USEFUL_OUTPUT_TOKENS: Final = 256  # without a wish of the caller's, fewer than these are not worth an answer
+MOST_INLINE_MESSAGES: Final = 200  # about 1 ms of rendering; more than that would hold up the loop
 
 
 async def prepare(request: InferenceRequest, model: ServedModel) -> PreparedRequest:
@@ -36,10 +38,9 @@ async def prepare(request: InferenceRequest, model: ServedModel) -> PreparedRequ
 async def _prompt_ids(prompt: Prompt, model: ServedModel) -> tuple[int, ...]:
     match prompt:
         case ChatPrompt():
-            rendered = _render(prompt, model)
-            ids = await model.text.tokenizer.encode(
-                rendered, add_special_tokens=False
-            )  # the template has them
+            rendered = await _rendered(prompt, model)
+            # the template has the special tokens
+            ids = await model.text.tokenizer.encode(rendered, add_special_tokens=False)
         case TextPrompt():
             ids = await model.text.tokenizer.encode(prompt.text, add_special_tokens=True)
         case TokenPrompt():
@@ -50,6 +51,12 @@ async def _prompt_ids(prompt: Prompt, model: ServedModel) -> tuple[int, ...]:
         param = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
         raise InvalidRequest(f"'{param}' holds no text.", param=param)
     return ids
+
+
+async def _rendered(prompt: ChatPrompt, model: ServedModel) -> str:
+    if len(prompt.messages) <= MOST_INLINE_MESSAGES:
+        return _render(prompt, model)
+    return await asyncio.to_thread(_render, prompt, model)
 
 
 def _render(prompt: ChatPrompt, model: ServedModel) -> str:

@@ -1,5 +1,6 @@
 """Prompt ids and bounds of the output, against what an engine says it serves."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -36,10 +37,30 @@ async def test_messages_are_rendered_with_the_models_template() -> None:
     )
 
 
+async def test_a_long_conversation_is_counted_like_a_short_one() -> None:
+    empty = {"role": "user", "content": ""}
+    one, two = [len((await prepared_chat(messages=[empty] * number)).prompt_ids) for number in (1, 2)]
+    with pytest.raises(ContextLengthExceeded, match=f"{one + 999 * (two - one)} in the messages"):
+        await prepared_chat(messages=[empty] * 1_000)
+
+
 async def test_a_long_text_is_encoded_like_a_short_one() -> None:
     model = (await catalogue()).find("tiny")
     text = "é" * 5_000
     assert await model.text.tokenizer.encode(text, add_special_tokens=True) == token_ids_of(text)
+
+
+async def test_encoding_a_huge_text_does_not_hold_up_the_loop() -> None:
+    tokenizer = (await catalogue()).find("tiny").text.tokenizer
+    loop = asyncio.get_running_loop()
+    started_at = loop.time()
+    encoding = asyncio.create_task(tokenizer.encode("x" * 2_000_000, add_special_tokens=True))
+    longest_pause = 0.0
+    while not encoding.done():
+        before = loop.time()
+        await asyncio.sleep(0)
+        longest_pause = max(longest_pause, loop.time() - before)
+    assert longest_pause < (loop.time() - started_at) / 2
 
 
 async def test_an_explicit_max_tokens_is_cap_and_floor() -> None:
