@@ -55,8 +55,7 @@ UNSUPPORTED: Final[Mapping[str, Unsupported]] = {
 def refuse_unsupported(fields: Mapping[str, msgspec.Raw]) -> None:
     """Raises InvalidRequest for the first of a body's fields that cannot be honoured."""
     for name in sorted(fields.keys() & UNSUPPORTED.keys()):
-        value = msgspec.json.decode(fields[name])
-        if value is not None and not _is_neutral(value, UNSUPPORTED[name].neutral):
+        if not _is_neutral(fields[name], UNSUPPORTED[name].neutral):
             raise InvalidRequest(
                 f"'{name}' with this value is not supported by this server.",
                 param=name,
@@ -64,6 +63,12 @@ def refuse_unsupported(fields: Mapping[str, msgspec.Raw]) -> None:
             )
 
 
-def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
+def _is_neutral(raw: msgspec.Raw, neutral: tuple[Any, ...]) -> bool:
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.ValidationError:  # JSON, but a number larger than any that Python's decoder reads
+        return False
     # by type too: for `logprobs`, False asks for nothing and 0 asks for the chosen token's
-    return any(type(value) is type(candidate) and value == candidate for candidate in neutral)
+    return value is None or any(
+        type(value) is type(candidate) and value == candidate for candidate in neutral
+    )

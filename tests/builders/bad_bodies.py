@@ -15,6 +15,12 @@ BAD_CHAT_BODIES: list[tuple[str, bytes, str | None]] = [
     ("empty", b"", None),
     ("not UTF-8", b'{"model": "\xff"}', None),
     ("nested without end", b'{"x":' + b"[" * 100_000, None),
+    ("a number beyond every float", b'{"model": "tiny", "messages": [], "n": 1e400}', "n"),
+    (
+        "a number of ten thousand digits",
+        b'{"model": "tiny", "messages": [], "n": ' + b"9" * 10_000 + b"}",
+        "n",
+    ),
     *(
         (name, encoded(body), param)
         for name, body, param in [
