@@ -16,7 +16,9 @@ One place (`gateway/api/error_response.py`) turns them into HTTP.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
+
+LONGEST_MESSAGE: Final = 500  # characters: messages quote what was sent, and are logged
 
 
 class GatewayError(Exception):
@@ -34,8 +36,8 @@ class GatewayError(Exception):
         retry_after_seconds: float | None = None,
         should_retry: bool | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}…"
+        super().__init__(self.message)
         self.param = param
         self.code = code
         self.retry_after_seconds = retry_after_seconds

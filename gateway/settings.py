@@ -65,6 +65,7 @@ class GatewaySection(Section):
     request_timeout_seconds: Seconds = 600.0
     keepalive_seconds: Seconds = 15.0
     drain_seconds: Seconds = 20.0
+    read_timeout_seconds: Seconds = 20.0
     write_timeout_seconds: Seconds = 30.0
     database_pool_size: Annotated[int, Field(gt=0)] = 5
 

@@ -25,6 +25,7 @@ def build_application(lifespan: Lifespan) -> FastAPI:
         title="Sluice",
         lifespan=lifespan,
         openapi_url=None,
+        redirect_slashes=False,  # a redirect would name the scheme and host that a proxy in front hides
         middleware=[Middleware(CommonHeaders)],
         exception_handlers={
             GatewayError: render_gateway_error,

@@ -11,7 +11,7 @@ from gateway.api.context import RequestContext, context_of
 from gateway.api.error_response import error_body, error_headers
 from gateway.api.headers import Headers
 from gateway.api.sse import error_frame
-from gateway.errors import GatewayError, RequestTooLarge
+from gateway.errors import DeadlineExceeded, GatewayError, RequestTooLarge
 
 DISCARD_SECONDS: Final = 2.0
 DISCARD_BYTES: Final = 64 * 1024 * 1024
@@ -32,11 +32,22 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._write_timeout_seconds = write_timeout_seconds
+        self._is_body_left = False  # whether reading the body was given up: the connection is of no more use
 
     # --- in ----------------------------------------------------------------------------------------------
 
-    async def read_body(self, *, max_bytes: int) -> bytes:
-        """The whole body. Raises RequestTooLarge as soon as it is known, and ClientLeftError."""
+    async def read_body(self, *, max_bytes: int, within_seconds: float) -> bytes:
+        """The whole body. Raises RequestTooLarge at once, DeadlineExceeded and ClientLeftError."""
+        self._is_body_left = True
+        try:
+            async with asyncio.timeout(within_seconds):
+                body = await self._whole_body(max_bytes)
+        except TimeoutError as error:
+            raise DeadlineExceeded("The request's body did not arrive in time.") from error
+        self._is_body_left = False
+        return body
+
+    async def _whole_body(self, max_bytes: int) -> bytes:
         if _content_length(self._headers) > max_bytes:
             await self._discard_rest()
             raise _too_large(max_bytes)
@@ -106,7 +117,7 @@ class Exchange:
         if self.status is not None:
             await self._write(error_frame(error_body(error)), more=False)
             return
-        closing: Headers = [(b"connection", b"close")] if isinstance(error, RequestTooLarge) else []
+        closing: Headers = [(b"connection", b"close")] if self._is_body_left else []
         await self.send_json(
             error_body(error), status=error.status, headers=[*error_headers(error), *headers, *closing]
         )

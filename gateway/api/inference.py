@@ -115,7 +115,10 @@ class InferenceEndpoint:
     async def _respond(self, services: Services, exchange: Exchange, progress: Progress) -> None:
         try:
             progress.caller = await services.keys.authenticate(exchange.context.authorization)
-            body = await exchange.read_body(max_bytes=services.settings.max_body_bytes)
+            body = await exchange.read_body(
+                max_bytes=services.settings.max_body_bytes,
+                within_seconds=services.settings.read_timeout_seconds,
+            )
         except Exception as error:
             await _fail(exchange, progress, error)
             return

@@ -83,6 +83,26 @@ async def test_a_body_over_the_cap_is_a_413_announced_or_not(gateway: GatewayUnd
         assert_error(await client.post(CHAT, content=chunks()), 413, code="request_too_large")
 
 
+async def test_a_body_that_does_not_arrive_is_given_up() -> None:
+    async def first_half() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async with (
+        running_gateway(settings=GatewaySection(read_timeout_seconds=0.05)) as gateway,
+        gateway.http() as client,
+    ):
+        response = await client.post(CHAT, content=first_half())
+    assert_error(response, 504, code="request_timeout")
+    assert response.headers["connection"] == "close"
+
+
+async def test_an_error_quotes_little_of_a_long_body(gateway: GatewayUnderTest) -> None:
+    async with gateway.http() as client:
+        for body in (chat_body(model="x" * 1_000_000), chat_body(service_tier="x" * 1_000_000)):
+            assert len((await client.post(CHAT, json=body)).content) < 1_000
+
+
 # --- the key -----------------------------------------------------------------------------------------------
 
 
@@ -334,3 +354,4 @@ async def test_unknown_routes_and_methods_have_errors_of_the_same_shape(gateway:
         assert_error(await client.get("/v1/nothing"), 404, code="unknown_url")
         assert_error(await client.get(CHAT), 405)
         assert_error(await client.delete("/v1/models"), 405)
+        assert_error(await client.post(CHAT + "/", json=chat_body()), 404, code="unknown_url")
