@@ -4,6 +4,7 @@ Knows what engines say of themselves and the last five minutes of it. Knows no H
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,6 +14,8 @@ from typing import Final, Protocol
 from admin_ui.figures import EngineView, Totals, answering, engine_state, progress, totals
 from engine.protocol import EngineDescription, EngineStatus
 from gateway.engines.client import EngineAddress
+
+logger = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 1.0
 HISTORY_SECONDS: Final = 300.0
@@ -145,7 +148,10 @@ class Broadcaster:
 
 
 async def keep_publishing(board: LiveBoard, broadcaster: Broadcaster) -> None:
-    """Publishes a snapshot every second until it is cancelled."""
+    """Publishes a snapshot every second until it is cancelled; one that fails costs that second only."""
     while True:
         await asyncio.sleep(TICK_SECONDS)
-        broadcaster.publish(board.observe())
+        try:
+            broadcaster.publish(board.observe())
+        except Exception:
+            logger.exception("the live picture could not be drawn")

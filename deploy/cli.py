@@ -4,7 +4,7 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from deploy.commands import keys, operators, processes, tenants
 from deploy.data_directory import DataDirectoryError
@@ -67,5 +67,7 @@ def main() -> None:
         fail(error)
     except OperationalError as error:
         fail(f"the database cannot be reached: {str(error.orig).splitlines()[0]}")
+    except ProgrammingError as error:
+        fail(f"the database refuses: {str(error.orig).splitlines()[0]}")
     except KeyboardInterrupt:
         raise SystemExit(130) from None

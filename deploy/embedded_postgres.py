@@ -49,7 +49,7 @@ POLL_SECONDS: Final = 0.02
 SETTINGS: Final = {
     "listen_addresses": "",  # the socket only
     "unix_socket_permissions": "0700",
-    "max_connections": "100",
+    "max_connections": "400",  # 64 workers with their pools, the admin UI and commands
     "shared_buffers": "128MB",
     "wal_level": "minimal",
     "max_wal_senders": "0",

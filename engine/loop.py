@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS = 0.5  # how often an idle loop refreshes its snapshot
 SNAPSHOT_SECONDS = 0.25
 STALLED_AFTER_SECONDS = 10.0
+MAX_FAILED_STEPS = 8
 
 Publish = Callable[[int, list[Outcome]], None]
 
@@ -40,8 +41,9 @@ class Submit:
 
 @dataclass(frozen=True)
 class Cancel:
-    """End the sequence with this id; asked at `asked_at`."""
+    """End the sequence with this id, if it is this owner's; asked at `asked_at`."""
 
+    owner: object
     sequence_id: str
     asked_at: float
 
@@ -114,6 +116,7 @@ class EngineLoop:
         self._step = 0
         self._is_stopping = False
         self._is_draining = False
+        self._num_failed_in_a_row = 0
         self.progress = Progress(step=0, has_work=False, since=clock())
         self.snapshot = self._take_snapshot()
         self._snapshot_at = clock()
@@ -129,9 +132,9 @@ class EngineLoop:
         """Hands a sequence in; what becomes of it is published."""
         self._commands.put(Submit(sequence))
 
-    def cancel(self, sequence_id: str) -> None:
-        """Ends a sequence within one step. Unknown ids are ignored."""
-        self._commands.put(Cancel(sequence_id, self._clock()))
+    def cancel(self, owner: object, sequence_id: str) -> None:
+        """Ends a sequence of `owner` within one step. Unknown ids, and those of others, are ignored."""
+        self._commands.put(Cancel(owner, sequence_id, self._clock()))
 
     def disown(self, owner: object) -> None:
         """Ends everything that belongs to `owner` within one step."""
@@ -187,9 +190,10 @@ class EngineLoop:
         match command:
             case Submit(sequence):
                 self._submit(sequence)
-            case Cancel(sequence_id, asked_at):
-                sequences = [self._live[sequence_id]] if sequence_id in self._live else []
-                self._cancel(sequences, asked_at)
+            case Cancel(owner, sequence_id, asked_at):
+                named = self._live.get(sequence_id)
+                if named is not None and named.owner is owner:
+                    self._cancel([named], asked_at)
             case Disown(owner, asked_at):
                 owned = [sequence for sequence in self._live.values() if sequence.owner is owner]
                 self._cancel(owned, asked_at)
@@ -227,7 +231,11 @@ class EngineLoop:
             result = self._runner.collect(self._runner.launch(plan))
         except Exception as error:  # whatever a model raises must not take the others down
             logger.exception("step %d failed", plan.step_id)
+            self._num_failed_in_a_row += 1
+            if self._num_failed_in_a_row == MAX_FAILED_STEPS:
+                raise  # not the requests' fault: a device that is lost, say; a new process may fare better
             return self._scheduler.fail(plan, f"the step failed: {error}")
+        self._num_failed_in_a_row = 0
         now = self._clock()
         self._telemetry.step_done(plan, seconds=now - started_at, now=now)
         self._step = plan.step_id

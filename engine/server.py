@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 STATUS_SECONDS = 1.0
 HELLO_SECONDS = 5.0
+NOTHING_USED = protocol.Usage(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
 REPORT_SECONDS = 5.0
 
 
@@ -71,7 +72,7 @@ class EngineServer:
             compression=None,  # token ids on a local link: compressing costs more than it saves
             max_size=protocol.MAX_FRAME_BYTES,
             ping_interval=protocol.PING_INTERVAL_SECONDS,
-            ping_timeout=protocol.DEAD_AFTER_SECONDS,
+            ping_timeout=protocol.DEAD_AFTER_SECONDS - protocol.PING_INTERVAL_SECONDS,
         )
         self._status_task = asyncio.create_task(self._tell_status())
 
@@ -186,7 +187,7 @@ class EngineServer:
             case protocol.GenerateRequest():
                 self._generate(connection, message)
             case protocol.Cancel(id):
-                self._engine_loop.cancel(id)
+                self._engine_loop.cancel(connection, id)
             case protocol.ReportQuery():
                 self._report(connection, message)
             case protocol.Hello():
@@ -198,6 +199,8 @@ class EngineServer:
         refusal = self._refusal(connection, request)
         if refusal is not None:
             connection.outbox.add_event(0, refusal)
+            record = protocol.RequestRecord(id=request.id, usage=NOTHING_USED)
+            self._ledger.add(connection.hello.epoch, record)
             return
         connection.add_request()
         sequence = translation.sequence_of(

@@ -37,7 +37,7 @@ class ScriptedEngine:
     url: str
     loop: EngineLoop
     server: EngineServer
-    crashes: list[BaseException]
+    crash: asyncio.Future[BaseException]
 
 
 def description(tokenizer_json: str, **changes: object) -> ServedModel:
@@ -80,7 +80,8 @@ async def scripted_engine(
     server = EngineServer(
         model=model, limits=limits, shared_secret=SHARED_SECRET, registry=telemetry.metrics.registry
     )
-    crashes: list[BaseException] = []
+    event_loop = asyncio.get_running_loop()
+    crash: asyncio.Future[BaseException] = event_loop.create_future()
     loop = EngineLoop(
         scheduler=Scheduler(
             limits=limits,
@@ -90,14 +91,14 @@ async def scripted_engine(
         runner=runner or ScriptedRunner(letters(ord("a"), 26), seconds_per_step=0.001),
         telemetry=telemetry,
         publish=server.publish,
-        on_crash=crashes.append,
+        on_crash=lambda error: event_loop.call_soon_threadsafe(crash.set_result, error),
     )
     listener = bind("127.0.0.1", port, option="port")
     await server.start(loop, listener)
     loop.start()
     try:
         url = f"ws://127.0.0.1:{listener.getsockname()[1]}"
-        yield ScriptedEngine(url=url, loop=loop, server=server, crashes=crashes)
+        yield ScriptedEngine(url=url, loop=loop, server=server, crash=crash)
     finally:
         await server.stop()
         await asyncio.to_thread(loop.stop)

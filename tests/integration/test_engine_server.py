@@ -10,6 +10,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from engine import protocol
+from engine.loop import MAX_FAILED_STEPS
 from engine.protocol import (
     Cancel,
     EngineDescription,
@@ -234,7 +235,7 @@ async def test_a_step_that_fails_ends_its_requests_and_not_the_engine() -> None:
         assert "unlucky token" in events[-1].error
         await peer.send(request("good"))
         assert isinstance((await peer.events_until(Finished))[-1], Finished)
-        assert not engine.crashes
+        assert not engine.crash.done()
 
 
 async def test_a_connection_that_cannot_be_told_anything_is_closed(
@@ -259,6 +260,32 @@ async def test_an_engine_whose_loop_crashed_still_stops() -> None:
             peer = await dial(engine)
             await peer.send(request())
             await peer.status_where(lambda status: bool(engine.crashes))
+
+
+async def test_a_cancel_of_anothers_request_is_ignored() -> None:
+    async with scripted_engine("{}", runner=SLOW) as engine:
+        owner, stranger = await dial(engine, epoch=1), await dial(engine, epoch=2)
+        await owner.send(request(sampling=Sampling(max_tokens=20)))
+        await owner.events_until(TokenDelta)
+        await stranger.send(Cancel("r1"))
+        events = await owner.events_until(Finished)
+        assert isinstance(events[-1], Finished)
+        assert events[-1].reason is FinishReason.LENGTH
+
+
+async def test_steps_that_keep_failing_end_the_loop_so_that_another_process_takes_over() -> None:
+    class Lost(ScriptedRunner):
+        def collect(self, in_flight):
+            raise RuntimeError("the device is lost")
+
+    async with scripted_engine("{}", runner=Lost(letters(ord("a"), 26))) as engine:
+        peer = await dial(engine)
+        for number in range(MAX_FAILED_STEPS - 1):
+            await peer.send(request(f"r{number}"))
+            assert isinstance((await peer.events_until(protocol.Failed))[-1], protocol.Failed)
+        assert not engine.crash.done()
+        await peer.send(request("last"))
+        assert str(await asyncio.wait_for(engine.crash, 5)) == "the device is lost"
 
 
 async def test_health_fails_when_a_step_hangs_and_only_then(
