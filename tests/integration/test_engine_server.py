@@ -259,7 +259,7 @@ async def test_an_engine_whose_loop_crashed_still_stops() -> None:
         async with scripted_engine("{}", runner=Crashing(letters(ord("a"), 26))) as engine:
             peer = await dial(engine)
             await peer.send(request())
-            await peer.status_where(lambda status: bool(engine.crashes))
+            await engine.crash
 
 
 async def test_a_cancel_of_anothers_request_is_ignored() -> None:
