@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
+from engine.core.admission import within_cache
 from engine.core.kv_cache import KvCache
-from engine.core.limits import Limits
+from engine.core.limits import LimitError, Limits
 from engine.core.scheduler import Scheduler
 from engine.core.slo import SloMonitor
 from engine.errors import EngineError
@@ -81,7 +82,7 @@ def assemble(settings: EngineSettings, *, model_name: str, directory: Path) -> P
             dtype=loaded.dtype_name,
             device=loaded.device.type,
         ),
-        limits=limits,
+        limits=_limits_within(num_blocks, settings.engine, limits),
         runner=runner,
         num_blocks=num_blocks,
     )
@@ -123,6 +124,17 @@ def _num_blocks(section: EngineSection, limits: Limits, loaded: LoadedModel) -> 
         block_gib = kv_block_bytes(loaded.config, block_size=size, dtype=loaded.dtype) / GIB
         raise EngineError(f"engine.kv_cache_gib: {gib:.3g} GiB hold not one block of {block_gib:.3g} GiB")
     return min(fitting, _blocks_for_all(limits, size)) if is_auto else fitting
+
+
+def _limits_within(num_blocks: int, section: EngineSection, limits: Limits) -> Limits:
+    """What is left of `limits` with a cache of that size."""
+    try:
+        fitted = within_cache(limits, KvCache(num_blocks=num_blocks, block_size=section.kv_block_size))
+    except LimitError as error:
+        raise EngineError(f"engine.kv_cache_gib: {error}") from error
+    if fitted != limits:
+        logger.warning("the cache holds less than the context", extra={"max_model_len": fitted.max_model_len})
+    return fitted
 
 
 def _blocks_for_all(limits: Limits, block_size: int) -> int:

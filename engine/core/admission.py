@@ -1,7 +1,9 @@
 """May a request be taken at all? Asked once, when it is submitted; pure."""
 
+from dataclasses import replace
+
 from engine.core.kv_cache import KvCache
-from engine.core.limits import Limits
+from engine.core.limits import LimitError, Limits
 from engine.core.outcome import Refusal, RefusalReason
 from engine.core.sequence import Sequence
 
@@ -9,6 +11,21 @@ from engine.core.sequence import Sequence
 def usable_blocks(kv_cache: KvCache, limits: Limits) -> int:
     """Blocks that admission may fill; growth of what runs may use the rest."""
     return int(kv_cache.num_blocks * limits.kv_cache_utilization_limit)
+
+
+def within_cache(limits: Limits, kv_cache: KvCache) -> Limits:
+    """`limits` with no more `max_model_len` than one sequence may fill of the cache.
+
+    What is published is then what can be had: no request within it is refused for want of blocks.
+    Raises LimitError when admission may fill no block at all.
+    """
+    longest = usable_blocks(kv_cache, limits) * kv_cache.block_size
+    if longest == 0:
+        raise LimitError(
+            f"of {kv_cache.num_blocks} cache blocks, kv_cache_utilization_limit "
+            f"({limits.kv_cache_utilization_limit}) leaves none to use"
+        )
+    return replace(limits, max_model_len=min(limits.max_model_len, longest))
 
 
 def refusal(sequence: Sequence, *, limits: Limits, kv_cache: KvCache, vocab_size: int) -> Refusal | None:
