@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from engine.core.step import PlannedRow, SamplingParams
 from kernels.sampling import SamplingRow, sample
+
+GREEDY_BELOW: Final = 1e-30
+"""A temperature so low draws the likeliest token; in float32 it may be 0, and dividing by it NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +41,7 @@ def _sampling_row(row: PlannedRow) -> SamplingRow:
     params = row.sampling
     assert isinstance(params, SamplingParams)
     return SamplingRow(
-        temperature=params.temperature,
+        temperature=params.temperature if params.temperature >= GREEDY_BELOW else 0,
         top_k=params.top_k,
         top_p=params.top_p,
         seed=params.seed,

@@ -116,6 +116,18 @@ def test_banned_tokens_are_not_sampled(model: LoadedModel) -> None:
     assert first_token((favourite,)) != favourite
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-45, 1e-38, 1e-9])
+def test_a_temperature_next_to_zero_is_greedy(model: LoadedModel, temperature: float) -> None:
+    runner = new_runner(model)
+
+    def first_token(temperature: float) -> int:
+        sampling = SamplingParams(temperature=temperature)
+        row = PlannedRow(sequence_id="a", token_ids=(5, 6), start=0, block_table=(0,), sampling=sampling)
+        return runner.collect(runner.launch(StepPlan(step_id=1, rows=(row,)))).sampled["a"][0]
+
+    assert first_token(temperature) == first_token(0.0)
+
+
 def test_warm_up_leaves_no_trace_in_what_follows(model: LoadedModel, expected: list[list[int]]) -> None:
     runner = new_runner(model)
     runner.warm_up()
