@@ -246,19 +246,26 @@ async def _add_key(
 
 
 async def _tenant(connection: AsyncConnection, name_or_id: str, *, for_update: bool = False) -> Tenant:
-    tenant = await tenants.find(connection, name_or_id, for_update=for_update)
+    tenant = await tenants.find(connection, _storable(name_or_id), for_update=for_update)
     if tenant is None:
         raise NoSuchThing(f"There is no tenant {name_or_id!r}.")
     return tenant
 
 
 async def _live_key(connection: AsyncConnection, key: KeyId) -> ApiKey:
-    found = await keys.find(connection, key, for_update=True)
+    found = await keys.find(connection, KeyId(_storable(key)), for_update=True)
     if found is None:
         raise NoSuchThing(f"There is no key {key!r}.")
     if found.revoked_at is not None:
         raise BadValue(f"The key {key} is revoked already.")
     return found
+
+
+def _storable(text: str) -> str:
+    """Postgres stores no NUL, so nothing is called by a text that holds one."""
+    if "\0" in text:
+        raise NoSuchThing(f"There is nothing called {text!r}.")
+    return text
 
 
 def _checked_name(name: str) -> str:

@@ -76,19 +76,20 @@ async def test_a_tenant_is_found_by_name_and_by_id(database: Database) -> None:
     assert (await get_tenant(database, tenant.id)).tenant == tenant
 
 
-async def test_what_does_not_exist_is_named(database: Database) -> None:
+@pytest.mark.parametrize("name", ["nobody", "no\0body"])
+async def test_what_does_not_exist_is_named(database: Database, name: str) -> None:
     customer = await make_customer(database)
     refusals = [
-        get_tenant(database, "nobody"),
-        set_limits(database, "ana", "nobody", LIMITS),
-        set_tenant_enabled(database, "ana", "nobody", enabled=False),
-        issue_key(database, PEPPER, "ana", "nobody", name="first"),
-        revoke_key(database, "ana", KeyId("nobody")),
-        rotate_key(database, PEPPER, "ana", KeyId("nobody")),
+        get_tenant(database, name),
+        set_limits(database, "ana", name, LIMITS),
+        set_tenant_enabled(database, "ana", name, enabled=False),
+        issue_key(database, PEPPER, "ana", name, name="first"),
+        revoke_key(database, "ana", KeyId(name)),
+        rotate_key(database, PEPPER, "ana", KeyId(name)),
     ]
     for answer in await asyncio.gather(*refusals, return_exceptions=True):
         assert isinstance(answer, NoSuchThing)
-        assert "'nobody'" in str(answer)
+        assert repr(name) in str(answer)
     assert len(await list_keys(database, customer.tenant.name)) == 1
 
 
