@@ -43,11 +43,11 @@ async def start_gateway(
 ) -> str:
     """Starts a gateway of its own; returns what to tell the person at the terminal."""
     listener = bind(settings.gateway.host, settings.gateway.port, option="--port")
-    at_exit.callback(listener.close)
     metrics = MetricsServer(directory.metrics, host=LOOPBACK, port=metrics_port)
     at_exit.callback(metrics.stop)
     supervisor = Supervisor(log_directory=directory.logs, say=progress.say)
     at_exit.push_async_callback(supervisor.stop)
+    at_exit.callback(listener.close)  # first: who connects while the workers drain is refused at once
     url = local_url(listener)
     specs = worker_specs(
         num_workers=num_workers,

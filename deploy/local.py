@@ -98,10 +98,11 @@ class LocalServer:
 
     async def start(self) -> str:
         """Starts everything; returns what to tell the person at the terminal."""
-        self._at_exit.callback(self._listeners.close)  # kept open until then: restarted children inherit them
         self._at_exit.callback(self._metrics.stop)
         store_exit = await self._at_exit.enter_async_context(AsyncExitStack())
         self._at_exit.push_async_callback(self._supervisor.stop)  # children first, then what they stand on
+        # Before them all: who connects while the workers drain is refused at once, and waits for nobody.
+        self._at_exit.callback(self._listeners.close)
         self._set_environment()
         with self._progress.step(f"model {self._options.model}"):
             await asyncio.to_thread(models.find, self._options.model, self._directory.path)

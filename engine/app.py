@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
@@ -139,7 +140,8 @@ def _limits_within(num_blocks: int, section: EngineSection, limits: Limits) -> L
 
 def _blocks_for_all(limits: Limits, block_size: int) -> int:
     """What the largest allowed set of the longest allowed sequences would fill."""
-    return limits.max_num_seqs * -(-limits.max_model_len // block_size)
+    num_blocks = limits.max_num_seqs * -(-limits.max_model_len // block_size)
+    return math.ceil(num_blocks / limits.kv_cache_utilization_limit)
 
 
 def _free_gib(device: torch.device) -> float:

@@ -1,5 +1,6 @@
 """`sluice serve` as a set of processes: they start, are replaced when they die, and all end."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from tests.builders.sluice_process import SluiceProcess, alive, wait_until
+from tests.fakes.observer import latest_status
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,27 @@ def test_killed_workers_and_pages_come_back(tiny: SluiceProcess) -> None:
     assert ask(tiny).status_code == 200
 
 
+def test_while_it_drains_running_answers_finish_and_new_connections_are_refused(
+    tmp_path: Path, tiny_model_dir: Path
+) -> None:
+    running = SluiceProcess(
+        tmp_path, model=tiny_model_dir, settings={"engine.runner": "scripted", "engine.scripted_step_ms": 10}
+    )
+    answers: list[httpx.Response] = []
+    client = threading.Thread(target=lambda: answers.append(ask(running, max_tokens=300)))
+    client.start()
+    wait_until(lambda: _num_running(running) == 1, seconds=10, what="the request to run")
+    running.process.send_signal(signal.SIGTERM)
+    wait_until(
+        lambda: _status(f"{running.api}/healthz") == 0, seconds=2, what="new connections to be refused"
+    )
+    client.join(20)
+    assert [(answer.status_code, answer.json()["usage"]["completion_tokens"]) for answer in answers] == [
+        (200, 300)
+    ]
+    assert running.stop() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_stops_cleanly_and_leaves_no_process(
     number: signal.Signals, tmp_path: Path, tiny_model_dir: Path
@@ -161,6 +184,11 @@ def test_foreseeable_failures_are_one_line(tmp_path: Path, tiny_model_dir: Path)
     broken.mkdir()
     (broken / "config.json").write_text("{}")
     assert "engine: models of the kind None are not supported" in fails(*serve, "--model", str(broken))
+
+
+def _num_running(running: SluiceProcess) -> int:
+    status = asyncio.run(latest_status(running.engine, running.shared_secret, lambda _: True))
+    return status.interactive.running
 
 
 def _status(url: str) -> int:
