@@ -85,7 +85,8 @@ def _key(first: FirstStart, directory: DataDirectory) -> str:
         return f"First API key, shown this once and kept in {directory.first_key}:\n\n  {first.key_secret}"
     if directory.first_key.exists():
         return f"The first API key is in {directory.first_key}."
-    return "Make an API key with: sluice keys create --tenant NAME"
+    where = shlex.quote(str(directory.path))
+    return f"Make an API key with: sluice keys create --tenant NAME --data-dir {where}"
 
 
 def _table(title: str, values: Mapping[str, object]) -> str:

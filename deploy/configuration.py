@@ -10,6 +10,7 @@ from deploy.data_directory import SECRET_NAMES, DataDirectory
 from deploy.failure import Failure
 from gateway.setting_sources import CONFIG_VARIABLE
 
+KNOWN_SETTINGS = {"admin", "data_dir", "database_url", "engine", "gateway", "scheduler", "secrets", "slo"}
 DEFAULT_DATA_DIR = Path("sluice-data")
 
 
@@ -17,9 +18,14 @@ def use_config_file(file: Path | None) -> None:
     """Makes `file` the settings file of this process and its children; raises Failure."""
     if file is None:
         return
-    if not file.is_file():
-        raise Failure(f"--config {file}: no such file")
+    if not os.access(file, os.R_OK) or not file.is_file():
+        raise Failure(f"--config {file}: there is no file that can be read")
     os.environ[CONFIG_VARIABLE] = str(file.resolve())
+    unknown = set(_settings_file()) - KNOWN_SETTINGS
+    if unknown:
+        raise Failure(
+            f"--config {file}: unknown {min(unknown)}; known are {', '.join(sorted(KNOWN_SETTINGS))}"
+        )
 
 
 def set_options(options: Mapping[str, object | None]) -> None:

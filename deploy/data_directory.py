@@ -31,9 +31,9 @@ class DataDirectory:
         return self.path / "logs"
 
     @property
-    def metrics(self) -> Path:
-        """Counters of the gateway's workers while they run."""
-        return self.path / "metrics"
+    def admin_url(self) -> Path:
+        """Where the admin UI was last served."""
+        return self.path / "admin-url"
 
     @property
     def first_key(self) -> Path:
@@ -44,6 +44,7 @@ class DataDirectory:
         """Makes the directory if it is not there; raises DataDirectoryError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self.logs.mkdir(exist_ok=True)  # so that one we may not write to is found at once
         except OSError as error:
             raise DataDirectoryError(f"cannot use {self.path} as data directory: {error.strerror}") from error
 
@@ -55,6 +56,7 @@ class DataDirectory:
         file = self.path / "secrets.toml"
         try:
             if not file.exists():
+                self._refuse_new_secrets_for_old_keys(file)
                 lines = [f'{name} = "{secrets.token_hex(32)}"' for name in SECRET_NAMES]
                 _keep_first(file, "\n".join(["[secrets]", *lines, ""]))
             kept = tomllib.loads(file.read_text())["secrets"]
@@ -63,6 +65,10 @@ class DataDirectory:
             raise DataDirectoryError(f"cannot read or make {file}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, KeyError) as error:
             raise DataDirectoryError(f"{file} is damaged ({error}); restore it from a backup") from error
+
+    def _refuse_new_secrets_for_old_keys(self, file: Path) -> None:
+        if (self.path / "first-key").exists():
+            raise DataDirectoryError(f"{file} is gone, and no key works without it; restore it from a backup")
 
 
 def write_private(file: Path, text: str) -> None:

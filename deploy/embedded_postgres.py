@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
+from urllib.parse import quote
 
 import psycopg
-from sqlalchemy import URL
 
 from deploy.postgres_directory import (
     DATABASE,
@@ -150,9 +150,9 @@ def _find_or_start(data_dir: Path, users: IO[bytes]) -> str | EmbeddedPostgres:
 
 
 def _url(directory: PostgresDirectory) -> str:
-    return URL.create(
-        "postgresql", username=SUPERUSER, database=DATABASE, query={"host": str(directory.socket_directory)}
-    ).render_as_string(hide_password=False)
+    # Not SQLAlchemy's own rendering: it writes a space as "+", which libpq takes for a plus sign.
+    host = quote(str(directory.socket_directory), safe="/")
+    return f"postgresql://{SUPERUSER}@/{DATABASE}?host={host}"
 
 
 def _lock_owner(data_dir: Path, timeout_seconds: float) -> IO[bytes]:

@@ -3,8 +3,7 @@
 import socket
 from contextlib import AsyncExitStack
 
-from deploy.data_directory import DataDirectory
-from deploy.listener import LISTENER_VARIABLE, LOOPBACK, bind, local_url
+from deploy.listener import LISTENER_VARIABLE, LOOPBACK, local_url
 from deploy.metrics_server import MetricsServer
 from deploy.probe import is_up
 from deploy.progress import Progress
@@ -34,7 +33,8 @@ def worker_specs(
 
 async def start_gateway(
     settings: GatewaySettings,
-    directory: DataDirectory,
+    listener: socket.socket,
+    supervisor: Supervisor,
     *,
     num_workers: int,
     metrics_port: int,
@@ -42,10 +42,8 @@ async def start_gateway(
     at_exit: AsyncExitStack,
 ) -> str:
     """Starts a gateway of its own; returns what to tell the person at the terminal."""
-    listener = bind(settings.gateway.host, settings.gateway.port, option="--port")
-    metrics = MetricsServer(directory.metrics, host=LOOPBACK, port=metrics_port)
+    metrics = MetricsServer(host=LOOPBACK, port=metrics_port)
     at_exit.callback(metrics.stop)
-    supervisor = Supervisor(log_directory=directory.logs, say=progress.say)
     at_exit.push_async_callback(supervisor.stop)
     at_exit.callback(listener.close)  # first: who connects while the workers drain is refused at once
     url = local_url(listener)
@@ -59,4 +57,6 @@ async def start_gateway(
         with progress.step(spec.name):
             child = await supervisor.start(spec)
             await child.until_ready(lambda: is_up(f"{url}/healthz"))
-    return f"Gateway at {url}/v1, metrics at {metrics.url}. Ctrl-C stops it."
+    return (
+        f"Gateway at {url}/v1, metrics at {metrics.url}, logs in {supervisor.log_directory}. Ctrl-C stops it."
+    )

@@ -9,9 +9,11 @@ What stops, stops in the reverse order, so that nobody loses what they stand on.
 import asyncio
 import os
 import socket
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deploy import banner, configuration, first_start, models, probe
 from deploy.data_directory import DataDirectory
@@ -80,21 +82,34 @@ class Listeners:
 
 async def serve(options: LocalOptions, progress: Progress) -> None:
     """Runs until Ctrl-C or SIGTERM. Raises the one-line error of whatever cannot start."""
-    await run_until_stopped(lambda at_exit: LocalServer(options, progress, at_exit).start(), progress.say)
+    directory = DataDirectory(options.data_dir.resolve())
+    directory.create()
+    supervisor = Supervisor(log_directory=directory.logs, say=progress.say)
+
+    def start(at_exit: AsyncExitStack) -> Coroutine[Any, Any, str]:
+        return LocalServer(options, directory, supervisor, progress, at_exit).start()
+
+    await run_until_stopped(start, supervisor, progress.say)
 
 
 class LocalServer:
     """The parts of one run; what each needs to be stopped is left with `at_exit`."""
 
-    def __init__(self, options: LocalOptions, progress: Progress, at_exit: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        options: LocalOptions,
+        directory: DataDirectory,
+        supervisor: Supervisor,
+        progress: Progress,
+        at_exit: AsyncExitStack,
+    ) -> None:
         self._options = options
+        self._directory = directory
+        self._supervisor = supervisor
         self._progress = progress
         self._at_exit = at_exit
-        self._directory = DataDirectory(options.data_dir.resolve())
-        self._directory.create()
         self._listeners = Listeners.bind(options)
-        self._metrics = MetricsServer(self._directory.metrics, host=LOOPBACK, port=options.metrics_port)
-        self._supervisor = Supervisor(log_directory=self._directory.logs, say=progress.say)
+        self._metrics = MetricsServer(host=LOOPBACK, port=options.metrics_port)
 
     async def start(self) -> str:
         """Starts everything; returns what to tell the person at the terminal."""
@@ -179,6 +194,7 @@ class LocalServer:
         described = await probe.describe_engine(engine_url, settings.secrets.engine_shared)
         if described is None:
             raise Failure(f"the engine went away while starting; see {self._directory.logs}/engine.log")
+        self._directory.admin_url.write_text(local_url(self._listeners.admin) + "\n")
         return banner.text(
             addresses=banner.Addresses(
                 api=local_url(self._listeners.api),

@@ -1,8 +1,8 @@
 """The gateway's /metrics on an internal port: the counters of all workers, summed."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from prometheus_client import CollectorRegistry, multiprocess, start_http_server
 
@@ -12,12 +12,12 @@ DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # the library's: workers write 
 
 
 class MetricsServer:
-    """Serves what workers wrote into `directory`. One per gateway, in the process that starts the workers."""
+    """Serves what workers write. One per gateway, in the process that starts the workers."""
 
-    def __init__(self, directory: Path, *, host: str, port: int) -> None:
-        """Listens at once; raises AddressUnavailable. Counters of an earlier run are thrown away."""
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
+    def __init__(self, *, host: str, port: int) -> None:
+        """Listens at once; raises AddressUnavailable. The counters live as long as this object."""
+        self._files = TemporaryDirectory(prefix="sluice-metrics-", ignore_cleanup_errors=True)
+        directory = Path(self._files.name)
         self._directory = directory
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry, path=str(directory))  # type: ignore[no-untyped-call]
@@ -47,3 +47,4 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        self._files.cleanup()

@@ -84,6 +84,8 @@ def prepare(data_dir: Path) -> PostgresDirectory:
     if not path.exists():
         _initialise(path)
     directory = existing(data_dir)
+    if directory.account is not None:
+        _let_others_through(path)  # again: somebody may have closed a folder above since
     _make_socket_directory(directory)
     return directory
 

@@ -93,6 +93,11 @@ class Child:
         self._signal(signal.SIGKILL, whole_session=True)
         await self._process.wait()
 
+    def kill(self) -> None:
+        """Ends the process without waiting for what it does."""
+        if self._process is not None:
+            self._signal(signal.SIGKILL, whole_session=True)
+
     def last_line(self) -> str:
         """The last thing the process wrote."""
         lines = self._log_path.read_text(errors="replace").strip().splitlines()
@@ -149,17 +154,18 @@ class Supervisor:
     """Children by name, started in the order of `start` calls and stopped in the reverse order."""
 
     def __init__(self, *, log_directory: Path, say: Say) -> None:
-        self._log_directory = log_directory
+        self.log_directory = log_directory
         self._say = say
         self._children: list[Child] = []
+        self._stopping: list[Child] = []
         self._child_end, self._own_end = os.pipe()  # children see its end when this process is gone
 
     async def start(self, spec: ChildSpec) -> Child:
         """Starts a child and keeps it alive until `stop`."""
-        self._log_directory.mkdir(parents=True, exist_ok=True)
+        self.log_directory.mkdir(parents=True, exist_ok=True)
         child = Child(
             spec,
-            log_path=self._log_directory / f"{spec.name}.log",
+            log_path=self.log_directory / f"{spec.name}.log",
             supervisor_fd=self._child_end,
             say=self._say,
         )
@@ -173,9 +179,15 @@ class Supervisor:
             last = self._children.pop()
             beside = [child for child in self._children if _stop_together(child.spec, last.spec)]
             self._children = [child for child in self._children if child not in beside]
-            await asyncio.gather(*(child.stop() for child in (last, *beside)))
+            self._stopping = [last, *beside]
+            await asyncio.gather(*(child.stop() for child in self._stopping))
         for descriptor in (self._child_end, self._own_end):
             os.close(descriptor)
+
+    def hurry(self) -> None:
+        """While it stops: what is being stopped, and all that is still to be, ends at once."""
+        for child in (*self._stopping, *self._children):
+            child.kill()
 
 
 def _stop_together(one: ChildSpec, other: ChildSpec) -> bool:

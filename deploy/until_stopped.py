@@ -6,18 +6,26 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
-Say = Callable[[str], None]
+from deploy.supervisor import Say, Supervisor
+
 Start = Callable[[AsyncExitStack], Coroutine[Any, Any, str]]
 
 
-async def run_until_stopped(start: Start, say: Say) -> None:
+async def run_until_stopped(start: Start, supervisor: Supervisor, say: Say) -> None:
     """Prints what `start` comes to and waits for the end; what it left at its exit stack is stopped then.
 
-    Raises the one-line error of whatever cannot start.
+    A second signal ends the supervisor's children without waiting. Raises the one-line error of whatever
+    cannot start.
     """
     stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            supervisor.hurry()
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
     async with AsyncExitStack() as at_exit:
         starting = asyncio.create_task(start(at_exit))
         stopping = asyncio.create_task(stop.wait())
@@ -25,7 +33,7 @@ async def run_until_stopped(start: Start, say: Say) -> None:
         if starting.done():
             print(_result(starting), flush=True)
             await stopping
-        say("stopping")
+        say("stopping; running answers may finish, Ctrl-C again ends them")
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
 

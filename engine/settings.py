@@ -23,6 +23,9 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Positive = Annotated[int, Field(ge=1)]
+
+
 class EngineSection(Section):
     """`[engine]`: which model, where, on what."""
 
@@ -41,16 +44,16 @@ class EngineSection(Section):
 class SchedulerSection(Section):
     """`[scheduler]`: limits; what is not set depends on the device and the model."""
 
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    max_num_prefill_tokens: int | None = None
-    max_model_len: int | None = None
-    max_output_len: int | None = None
-    prefill_chunk_size: int | None = None
-    long_context_threshold: int | None = None
-    max_num_long_context_seqs: int | None = None
+    max_num_seqs: Positive | None = None
+    max_num_batched_tokens: Positive | None = None
+    max_num_prefill_tokens: Positive | None = None
+    max_model_len: Positive | None = None
+    max_output_len: Positive | None = None
+    prefill_chunk_size: Positive | None = None
+    long_context_threshold: Positive | None = None
+    max_num_long_context_seqs: Positive | None = None
     kv_cache_utilization_limit: float | None = None
-    waiting_timeout_ms: int | None = None
+    waiting_timeout_ms: Positive | None = None
 
     def limits(self, *, device: str, context_length: int) -> Limits:
         """The limits in force on `device` for a model of `context_length` tokens; raises SettingsError."""

@@ -71,6 +71,11 @@ def load(settings: type[Loaded]) -> Loaded:
 
 def _problem(problem: Any) -> str:
     """What is wrong with a setting, by its name in the file and in the environment."""
+    if problem["loc"] == ("secrets",) and problem["type"] == "missing":
+        return (
+            "secrets are missing: set SLUICE_SECRETS__KEY_PEPPER, SLUICE_SECRETS__CACHE_NAMESPACE and "
+            "SLUICE_SECRETS__ENGINE_SHARED, the same for every process (openssl rand -hex 32 makes one)"
+        )
     parts = [str(part) for part in problem["loc"]]
     names = [part for part in parts if not part.isdigit()]
     message = problem["msg"].removeprefix("Value error, ")

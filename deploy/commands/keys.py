@@ -34,7 +34,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the key and no
 def create(
     tenant: Annotated[str, typer.Option(help="The tenant's name.")],
     name: Annotated[str, typer.Option(help="What the key is for.")] = "key",
-    expires_in_days: Annotated[int | None, typer.Option(min=1, help="Without it: never.")] = None,
+    expires_in_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Without it: never.")] = None,
     quiet: Quiet = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
     database_url: DatabaseUrl = None,

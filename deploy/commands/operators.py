@@ -1,9 +1,12 @@
 """`sluice operators`: a way into the admin UI for somebody who has none."""
 
+from typing import Annotated
+
 import typer
 
 from deploy.commands.options import DatabaseUrl, DataDir, with_store
 from deploy.configuration import DEFAULT_DATA_DIR
+from deploy.data_directory import DataDirectory
 from gateway.operators.service import create_invite
 
 app = typer.Typer(no_args_is_help=True, help="Let operators into the admin UI.")
@@ -16,10 +19,17 @@ def operators() -> None:
 
 @app.command()
 def invite(
-    admin_url: str = typer.Option("http://127.0.0.1:8081", help="Where the admin UI is reached."),
+    admin_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the admin UI is reached.", show_default="where `sluice serve` last served it"
+        ),
+    ] = None,
     data_dir: DataDir = DEFAULT_DATA_DIR,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Prints a link with which one person can choose a name and a password, once, within 24 hours."""
     token = with_store(create_invite, data_dir=data_dir, database_url=database_url)
-    print(f"{admin_url.rstrip('/')}/setup/{token}")
+    known = DataDirectory(data_dir).admin_url
+    url = admin_url or (known.read_text().strip() if known.exists() else "http://127.0.0.1:8081")
+    print(f"{url.rstrip('/')}/setup/{token}")

@@ -15,9 +15,10 @@ from deploy.configuration import DEFAULT_DATA_DIR
 from deploy.data_directory import DataDirectory
 from deploy.failure import Failure
 from deploy.gateway_workers import start_gateway
+from deploy.listener import bind, port_of
 from deploy.progress import Progress
 from deploy.store import configured_url, store_url
-from deploy.supervisor import python
+from deploy.supervisor import Supervisor, python
 from deploy.until_stopped import run_until_stopped
 from gateway.settings import load_settings
 from migrations import run as migrations
@@ -80,18 +81,23 @@ def gateway(
     configuration.set_options({"gateway.host": host, "gateway.port": port})
     settings, directory, progress = load_settings(), DataDirectory(data_dir.resolve()), Progress()
     directory.create()
+    listener = bind(settings.gateway.host, settings.gateway.port, option="--port")
+    # By port: the data directory may be that of a `sluice serve`, which has workers of its own.
+    log_directory = directory.logs / f"gateway-at-{port_of(listener)}"
+    supervisor = Supervisor(log_directory=log_directory, say=progress.say)
 
     def start(at_exit: AsyncExitStack) -> Coroutine[Any, Any, str]:
         return start_gateway(
             settings,
-            directory,
+            listener,
+            supervisor,
             num_workers=workers,
             metrics_port=metrics_port,
             progress=progress,
             at_exit=at_exit,
         )
 
-    asyncio.run(run_until_stopped(start, progress.say))
+    asyncio.run(run_until_stopped(start, supervisor, progress.say))
 
 
 def engine(

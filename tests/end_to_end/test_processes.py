@@ -1,6 +1,7 @@
 """`sluice serve` as a set of processes: they start, are replaced when they die, and all end."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -42,6 +43,24 @@ def test_it_prints_what_a_person_needs(tiny: SluiceProcess) -> None:
     assert httpx.get(tiny.setup_link).status_code == 200
     assert httpx.get(f"{tiny.api}/docs").status_code == 200
     assert ask(tiny).status_code == 200
+
+
+def test_a_second_ctrl_c_ends_what_still_runs(tmp_path: Path, tiny_model_dir: Path) -> None:
+    running = SluiceProcess(
+        tmp_path / "with space",
+        model=tiny_model_dir,
+        settings={"engine.runner": "scripted", "engine.scripted_step_ms": 100},
+    )
+    client = threading.Thread(target=lambda: _post(running, max_tokens=200))
+    client.start()
+    wait_until(lambda: _num_running(running) == 1, seconds=10, what="the request to run")
+    running.command("tenants", "list")  # the space in the path is none of its business
+    running.process.send_signal(signal.SIGINT)
+    running.wait_for("stopping")
+    began = time.monotonic()
+    assert running.stop() == 0
+    assert time.monotonic() - began < 8
+    client.join(10)
 
 
 def test_commands_work_beside_a_running_server(tiny: SluiceProcess) -> None:
@@ -176,7 +195,13 @@ def test_foreseeable_failures_are_one_line(tmp_path: Path, tiny_model_dir: Path)
     serve = (*serve, "--port", "0")
     assert "no model 'nonsense'" in fails(*serve, "--model", "nonsense")
     assert "max_num_seqs" in fails(*serve, SLUICE_SCHEDULER__MAX_NUM_SEQS="many")
-    assert "no such file" in fails(*serve, "--config", str(tmp_path / "missing.toml"))
+    assert "no file that can be read" in fails(*serve, "--config", str(tmp_path / "missing.toml"))
+    misspelt = tmp_path / "misspelt.toml"
+    misspelt.write_text("[schedulr]\nmax_num_seqs = 4\n")
+    assert "unknown schedulr" in fails(*serve, "--config", str(misspelt))
+    assert "SLUICE_SECRETS__KEY_PEPPER" in fails(
+        "gateway", SLUICE_DATABASE_URL="postgresql://nobody@127.0.0.1:1/x"
+    )
     assert "cannot be reached" in fails(
         "tenants", "list", SLUICE_DATABASE_URL="postgresql+psycopg://nobody@127.0.0.1:1/none"
     )
@@ -184,6 +209,12 @@ def test_foreseeable_failures_are_one_line(tmp_path: Path, tiny_model_dir: Path)
     broken.mkdir()
     (broken / "config.json").write_text("{}")
     assert "engine: models of the kind None are not supported" in fails(*serve, "--model", str(broken))
+
+
+def _post(running: SluiceProcess, **body: object) -> None:
+    """Asks, and does not mind being cut off."""
+    with contextlib.suppress(httpx.TransportError):
+        ask(running, **body)
 
 
 def _num_running(running: SluiceProcess) -> int:

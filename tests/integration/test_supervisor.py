@@ -99,7 +99,7 @@ async def test_a_proxy_of_the_environment_is_not_asked_for_our_own_address(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", local_url(closed))
     closed.close()
-    metrics = MetricsServer(tmp_path / "metrics", host="127.0.0.1", port=0)
+    metrics = MetricsServer(host="127.0.0.1", port=0)
     try:
         assert await probe.is_up(metrics.url)
     finally:
