@@ -10,6 +10,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 comma := ,
 GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
 
+# The first start leaves its compiled modules behind; without them every later one takes twice as long.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-slow check format bench clean
 

@@ -94,7 +94,8 @@ class Child:
         await self._process.wait()
 
     def kill(self) -> None:
-        """Ends the process without waiting for what it does."""
+        """Ends the process for good, without waiting for what it does."""
+        self._is_stopping = True
         if self._process is not None:
             self._signal(signal.SIGKILL, whole_session=True)
 

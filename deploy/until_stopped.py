@@ -1,6 +1,7 @@
 """Runs what a supervising command starts until Ctrl-C or SIGTERM, which may come while it still starts."""
 
 import asyncio
+import math
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -8,6 +9,7 @@ from typing import Any
 
 from deploy.supervisor import Say, Supervisor
 
+SAME_SIGNAL_SECONDS = 1.0  # one Ctrl-C may arrive twice: from the terminal, and passed on by a wrapper
 Start = Callable[[AsyncExitStack], Coroutine[Any, Any, str]]
 
 
@@ -17,15 +19,19 @@ async def run_until_stopped(start: Start, supervisor: Supervisor, say: Say) -> N
     A second signal ends the supervisor's children without waiting. Raises the one-line error of whatever
     cannot start.
     """
-    stop = asyncio.Event()
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    hurry_from = math.inf
 
     def on_signal() -> None:
-        if stop.is_set():
+        nonlocal hurry_from
+        if loop.time() >= hurry_from:
             supervisor.hurry()
+        if not stop.is_set():
+            hurry_from = loop.time() + SAME_SIGNAL_SECONDS
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+        loop.add_signal_handler(number, on_signal)
     async with AsyncExitStack() as at_exit:
         starting = asyncio.create_task(start(at_exit))
         stopping = asyncio.create_task(stop.wait())
