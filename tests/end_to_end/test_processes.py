@@ -57,10 +57,9 @@ def test_a_second_ctrl_c_ends_what_still_runs(tmp_path: Path, tiny_model_dir: Pa
     running.command("tenants", "list")  # the space in the path is none of its business
     running.process.send_signal(signal.SIGINT)
     running.wait_for("stopping")
+    time.sleep(1.5)  # a signal sooner than that counts as the same Ctrl-C
+    assert client.is_alive(), "the answer still runs"
     began = time.monotonic()
-    while running.process.poll() is None and time.monotonic() - began < 8:
-        running.process.send_signal(signal.SIGINT)  # the first of them within a second count as the same
-        time.sleep(0.2)
     assert running.stop() == 0
     assert time.monotonic() - began < 8
     assert "starting it again" not in running.output
