@@ -3,19 +3,19 @@
 One WebSocket per gateway-engine pair carries msgpack frames. A frame is one message of the two unions below.
 Major versions must match; minor ones may differ: unknown fields are ignored and new ones have defaults.
 
-    gateway -> engine   Hello, then GenerateRequest | Cancel | ReportQuery
+    gateway -> engine   Hello, then Configure | GenerateRequest | Cancel | ReportQuery
     engine  -> gateway  EngineDescription, then StepEvents | EngineStatus | Report; Goodbye before a refusal
 
 The engine takes and gives token ids; it knows no text.
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 PROTOCOL_MAJOR: Final = 1
-PROTOCOL_MINOR: Final = 0
+PROTOCOL_MINOR: Final = 1
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # a tokenizer.json alone can exceed the library's default of 1 MiB
 PING_INTERVAL_SECONDS: Final = 1.0
 DEAD_AFTER_SECONDS: Final = 5.0
@@ -42,14 +42,36 @@ class AdmissionReason(StrEnum):
     """Why a request was refused: a closed set, the same in responses, metrics, logs and pages."""
 
     QUEUE_FULL = "queue_full"
+    TENANT_QUEUE_FULL = "tenant_queue_full"
     KV_NEVER_FITS = "kv_never_fits"
     CONTEXT_TOO_LONG = "context_too_long"
     OUTPUT_TOO_LONG = "output_too_long"
+    LONG_CONTEXT_DEGRADED = "long_context_degraded"
+    RATE_SHARE = "rate_share"
     DEADLINE_INFEASIBLE = "deadline_infeasible"
     WAITING_TIMEOUT = "waiting_timeout"
     DRAINING = "draining"
     INVALID_REQUEST = "invalid_request"
     ENGINE_UNHEALTHY = "engine_unhealthy"
+
+
+class WaitReason(StrEnum):
+    """Why a request still waits: a closed set, told while it waits and when its waiting time runs out."""
+
+    KV_BLOCKS = "kv_blocks"
+    MAX_NUM_SEQS = "max_num_seqs"
+    TOKEN_BUDGET = "token_budget"  # noqa: S105  # tokens of text
+    TENANT_SHARE = "tenant_share"
+    LONG_LANE = "long_lane"
+    CLASS_HOLD = "class_hold"
+
+
+class GuardrailMode(StrEnum):
+    """Who moves the guardrails: the measured service levels, nobody (but moves are told), or an operator."""
+
+    AUTOMATIC = "automatic"
+    DRY_RUN = "dry_run"
+    MANUAL = "manual"
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,6 +119,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
 
     `timeout_ms` is what is left of the request's whole time; `queued_ms` is what it has already waited in the
     gateway, counted into its waiting time and time to first token.
+
+    `cache_namespace` keys the prefix cache. The first `num_shared_tokens` of the prompt, a system prompt say,
+    are kept under `shared_namespace` instead: a group of tenants may agree to share those.
     """
 
     id: str
@@ -111,6 +136,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
     queued_ms: int = 0
     weight: float = 1.0
     cache_namespace: bytes = b""
+    shared_namespace: bytes = b""
+    num_shared_tokens: int = 0
+    tenant_name: str = ""
     adapter: str | None = None
 
 
@@ -127,7 +155,46 @@ class ReportQuery(msgspec.Struct, frozen=True, tag="report_query"):
     epoch: int
 
 
-GatewayMessage = Hello | GenerateRequest | Cancel | ReportQuery
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class LimitChanges(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Limits that differ from those the engine was started with; None leaves one as it was."""
+
+    max_num_seqs: AtLeastOne | None = None
+    max_num_batched_tokens: AtLeastOne | None = None
+    max_num_prefill_tokens: AtLeastOne | None = None
+    max_model_len: AtLeastOne | None = None
+    max_output_len: AtLeastOne | None = None
+    prefill_chunk_size: AtLeastOne | None = None
+    long_context_threshold: AtLeastOne | None = None
+    max_num_long_context_seqs: AtLeastOne | None = None
+    kv_cache_utilization_limit: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    waiting_timeout_ms: AtLeastOne | None = None
+    offline_kv_utilization_limit: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    offline_min_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
+
+
+class GuardrailOrders(msgspec.Struct, frozen=True):
+    """What an operator orders of the guardrails. `level` counts in manual mode only: 0 (normal) to 5."""
+
+    mode: GuardrailMode = GuardrailMode.AUTOMATIC
+    level: Annotated[int, msgspec.Meta(ge=0, le=5)] = 0
+
+
+class Configure(msgspec.Struct, frozen=True, tag="configure"):
+    """The desired state of every engine of a model. An engine keeps the highest revision it has seen.
+
+    It is in force from the next step. `weights` are of tenants that have one other than their requests say.
+    """
+
+    revision: int
+    limits: LimitChanges = LimitChanges()
+    weights: dict[str, float] = {}
+    guardrails: GuardrailOrders = GuardrailOrders()
+
+
+GatewayMessage = Hello | Configure | GenerateRequest | Cancel | ReportQuery
 
 
 # --- engine -> gateway -------------------------------------------------------------------------------------
@@ -146,6 +213,8 @@ class EngineLimits(msgspec.Struct, frozen=True):
     max_num_long_context_seqs: int
     kv_cache_utilization_limit: float
     waiting_timeout_ms: int
+    offline_kv_utilization_limit: float = 0.5
+    offline_min_share: float = 0.05
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -192,12 +261,16 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The request never ran. `detail` is a sentence for the person who sent it."""
+    """The request never ran. `detail` is a sentence for the person who sent it.
+
+    `wait_reason` is what it last waited for, when its waiting time ran out.
+    """
 
     id: str
     reason: AdmissionReason
     detail: str
     retry_after_ms: int | None = None
+    wait_reason: WaitReason | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -231,6 +304,59 @@ class SloRow(msgspec.Struct, frozen=True):
     minutes_in_breach: int
 
 
+class WaitingRow(msgspec.Struct, frozen=True):
+    """How many requests of a tenant and class wait, by what for."""
+
+    tenant: str
+    request_class: RequestClass
+    reason: WaitReason
+    count: int
+
+
+class TenantRow(msgspec.Struct, frozen=True):
+    """One tenant inside the engine. `service` is charged tokens per second of the last ten, unweighted."""
+
+    tenant: str
+    name: str
+    weight: float
+    running: int
+    waiting: int
+    service: float
+    kv_blocks_cached: int
+
+
+class GuardrailEvent(msgspec.Struct, frozen=True):
+    """One move of the guardrails and what was measured. `number` counts up within one life of the engine.
+
+    `measure` names a key of `[slo]`, or is empty when an operator moved them. `is_dry_run`: nothing was done.
+    """
+
+    number: int
+    at: float  # Unix time
+    from_level: int
+    to_level: int
+    measure: str
+    value: float | None
+    target: float | None
+    detail: str
+    is_dry_run: bool = False
+
+
+class Guardrails(msgspec.Struct, frozen=True):
+    """Where the guardrails stand, and their latest moves, oldest first."""
+
+    mode: GuardrailMode = GuardrailMode.AUTOMATIC
+    level: int = 0
+    events: tuple[GuardrailEvent, ...] = ()
+
+
+class PrefixCounts(msgspec.Struct, frozen=True):
+    """Prompt tokens looked up in the prefix cache at first admission, and of them found, since the start."""
+
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+
+
 class ClassCounts(msgspec.Struct, frozen=True):
     """Requests of one class inside the engine."""
 
@@ -257,6 +383,14 @@ class EngineStatus(msgspec.Struct, frozen=True, tag="status"):
     slo: tuple[SloRow, ...]
     limits: EngineLimits
     window: Window
+    instance: str = ""  # names one life of the engine process
+    config_revision: int = 0
+    config_error: str | None = None  # why the newest configuration is not in force
+    guardrails: Guardrails = Guardrails()
+    waiting: tuple[WaitingRow, ...] = ()
+    tenants: tuple[TenantRow, ...] = ()
+    fairness: float | None = None  # Jain's index of weighted service among tenants that had work; 1 is even
+    prefix: PrefixCounts = PrefixCounts()
 
 
 class RequestRecord(msgspec.Struct, frozen=True):

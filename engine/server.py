@@ -186,6 +186,8 @@ class EngineServer:
         match message:
             case protocol.GenerateRequest():
                 self._generate(connection, message)
+            case protocol.Configure():
+                pass
             case protocol.Cancel(id):
                 self._engine_loop.cancel(connection, id)
             case protocol.ReportQuery():

@@ -54,6 +54,8 @@ class SchedulerSection(Section):
     max_num_long_context_seqs: Positive | None = None
     kv_cache_utilization_limit: float | None = None
     waiting_timeout_ms: Positive | None = None
+    offline_kv_utilization_limit: float | None = None
+    offline_min_share: float | None = None
 
     def limits(self, *, device: str, context_length: int) -> Limits:
         """The limits in force on `device` for a model of `context_length` tokens; raises SettingsError."""

@@ -46,6 +46,11 @@ def sequence_of(
             min_tokens=sampling.min_tokens,
             stop_token_ids=stop_token_ids if sampling.ignore_eos else stop_token_ids | eos_token_ids,
         ),
+        weight=request.weight,
+        cache_namespace=request.cache_namespace,
+        shared_namespace=request.shared_namespace,
+        num_shared_tokens=request.num_shared_tokens,
+        tenant_name=request.tenant_name or request.tenant,
         arrived_at=now - request.queued_ms / 1000,
         deadline=now + request.timeout_ms / 1000,
     )
@@ -126,6 +131,8 @@ def limits_of(limits: Limits) -> EngineLimits:
         max_num_long_context_seqs=limits.max_num_long_context_seqs,
         kv_cache_utilization_limit=limits.kv_cache_utilization_limit,
         waiting_timeout_ms=limits.waiting_timeout_ms,
+        offline_kv_utilization_limit=limits.offline_kv_utilization_limit,
+        offline_min_share=limits.offline_min_share,
     )
 
 

@@ -21,16 +21,18 @@ class Limits:
     max_num_long_context_seqs: int = 4
     kv_cache_utilization_limit: float = 0.85
     waiting_timeout_ms: int = 30_000
+    offline_kv_utilization_limit: float = 0.5  # the share of the cache that offline work may hold
+    offline_min_share: float = 0.05  # of service, when interactive work would take everything
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) <= 0:
+            if getattr(self, field.name) <= 0 and field.name != "offline_min_share":
                 raise LimitError(f"{field.name} must be above zero, not {getattr(self, field.name)}")
-        if self.kv_cache_utilization_limit > 1:
-            raise LimitError(
-                f"kv_cache_utilization_limit is a share of the cache, at most 1, "
-                f"not {self.kv_cache_utilization_limit}"
-            )
+        for name in ("kv_cache_utilization_limit", "offline_kv_utilization_limit"):
+            if getattr(self, name) > 1:
+                raise LimitError(f"{name} is a share of the cache, at most 1, not {getattr(self, name)}")
+        if not 0 <= self.offline_min_share < 1:
+            raise LimitError(f"offline_min_share must be from 0 to below 1, not {self.offline_min_share}")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise LimitError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "

@@ -20,6 +20,17 @@ class EndReason(Enum):
     DEADLINE = "deadline"
 
 
+class WaitReason(Enum):
+    """Why a sequence still waits (the wire's `WaitReason`)."""
+
+    KV_BLOCKS = "kv_blocks"
+    MAX_NUM_SEQS = "max_num_seqs"
+    TOKEN_BUDGET = "token_budget"  # noqa: S105  # tokens of text
+    TENANT_SHARE = "tenant_share"
+    LONG_LANE = "long_lane"
+    CLASS_HOLD = "class_hold"
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationParams:
     """How to continue a prompt, and when to stop. `stop_token_ids` include the model's end-of-sequence ids.
@@ -54,9 +65,23 @@ class Sequence:
     params: GenerationParams
     arrived_at: float
     deadline: float
+    weight: float = 1.0
+    cache_namespace: bytes = b""
+    shared_namespace: bytes = b""  # of the first `num_shared_tokens`; see engine.core.prefix_cache
+    num_shared_tokens: int = 0
+    tenant_name: str = ""
     num_computed_tokens: int = 0
     num_prompt_tokens_computed: int = 0  # the furthest ever, so that recomputing is not counted twice
+    num_cached_tokens: int = 0  # of the prompt, found in the prefix cache at first admission
+    num_charged_tokens: int = 0  # positions that fair share has counted; computing them again is free
+    num_recomputed_tokens: int = 0
+    num_preemptions: int = 0
+    num_skips: int = 0  # how often others were admitted past it because it did not fit
+    longest_gap_seconds: float = 0.0  # the longest it waited between two of its tokens
     block_table: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(
+        default_factory=list
+    )  # of its leading full blocks, as far as needed yet
     scheduled_at: float | None = None
     first_token_at: float | None = None
     waiting_for_token_since: float = field(init=False)

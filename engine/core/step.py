@@ -5,6 +5,7 @@ A plan is self-contained and frozen, so that another thread, process or host cou
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,13 +20,13 @@ class SamplingParams:
     """Never sampled in this step (the end-of-sequence ids while `min_tokens` is not reached)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRow:
+class PlannedRow(NamedTuple):
     """One sequence's part of a step: compute `token_ids`, which stand at positions `start`, `start` + 1, ...
 
     Keys and values go to the slots that `block_table` gives those positions: position p lies in block
     `block_table[p // block_size]` at offset `p % block_size`. Attention sees positions 0 .. own position.
     `sampling` is None while more of the prompt follows, so no token is sampled.
+    A named tuple because a step makes hundreds of them.
     """
 
     sequence_id: str
@@ -41,6 +42,17 @@ class StepPlan:
 
     step_id: int
     rows: tuple[PlannedRow, ...]
+    token_budget: int = 0
+    """The most tokens that this step might have had."""
+
+    num_decode_rows: int = 0
+    """The leading rows that decode."""
+
+    num_recomputed_tokens: int = 0
+    """Of its tokens, those that had been computed before a preemption."""
+
+    num_context_tokens: int = 0
+    """Tokens already in the cache that the rows' attention reads, summed over rows."""
 
     @property
     def num_tokens(self) -> int:

@@ -3,7 +3,13 @@
 from typing import Final, assert_never
 
 from engine.protocol import AdmissionReason, Refused
-from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, ServerOverloaded
+from gateway.errors import (
+    ContextLengthExceeded,
+    GatewayError,
+    InvalidRequest,
+    LimitReached,
+    ServerOverloaded,
+)
 
 DEFAULT_RETRY_SECONDS: Final = 1.0
 
@@ -19,12 +25,20 @@ def error_of(refused: Refused, *, prompt_param: str) -> GatewayError:
             return InvalidRequest(refused.detail, param="max_tokens")
         case (
             AdmissionReason.QUEUE_FULL
+            | AdmissionReason.LONG_CONTEXT_DEGRADED
             | AdmissionReason.DEADLINE_INFEASIBLE
             | AdmissionReason.WAITING_TIMEOUT
             | AdmissionReason.DRAINING
             | AdmissionReason.ENGINE_UNHEALTHY
         ):
             return ServerOverloaded(refused.detail, retry_after_seconds=_retry_after_seconds(refused))
+        case AdmissionReason.TENANT_QUEUE_FULL | AdmissionReason.RATE_SHARE:
+            return LimitReached(
+                refused.detail,
+                limit_type="requests",
+                code=refused.reason,
+                retry_after_seconds=_retry_after_seconds(refused),
+            )
         case _:
             assert_never(refused.reason)
 

@@ -1,0 +1,1 @@
+"""How much cache memory what runs will need at its peak, predicted. Pure."""

@@ -1,0 +1,1 @@
+"""How long a step takes, learned from the steps before. Pure."""
