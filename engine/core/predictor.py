@@ -1,1 +1,216 @@
-"""How long a step takes, learned from the steps before. Pure."""
+"""How long a step takes, learned from the steps before. Knows amounts of work, never sequences. Pure."""
+
+import math
+from collections import deque
+from collections.abc import Sequence as Row
+from dataclasses import dataclass
+
+LEAST_STEPS = 16  # before them the fit is a guess
+OUTLIER_SPREADS = 4.0  # a step slower than predicted by more than this many usual errors teaches nothing ...
+SPREAD_GROWTH = 1.5  # ... but widens what is usual: ten in a row are a slower machine, not ten accidents
+SPREAD_GAIN = 0.05
+LEAST_SPREAD = 0.05  # of the prediction: no machine is steadier
+FORGETTING = 0.02  # a step weighs 1/e of a new one after 50 of its kind
+ANCHOR = 1e-9  # of a step's weight: keeps what no step told about where it is, and solvable
+LEAST_PIVOT = 1e-12
+LEAST_UNIT_SECONDS = 1e-6
+LEAST_SECONDS_PER_TOKEN = 1e-8  # no machine is faster
+OPTIMISM = 0.8
+OPTIMISTIC_STEPS = 8  # the fastest of so many fits counts, so that no single step makes a bound rise
+
+# Tokens, rows and context of a step of ordinary size, so that the four columns are of one magnitude.
+PREFILL_SCALE, DECODE_SCALE, CONTEXT_SCALE = 512, 32, 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """The work of one step. `num_context_tokens`: in the cache, read by attention, summed over rows."""
+
+    num_prefill_tokens: int = 0
+    num_decode_rows: int = 0
+    num_context_tokens: int = 0
+
+
+class StepTimeModel:
+    """seconds = a + b * prefill tokens + c * decode rows + d * context tokens; none of the four is negative.
+
+    The linear form is HyGen's. It is fitted by recursive least squares in information form, on relative
+    errors. A step makes older ones fade only in the direction that it speaks about itself (Cao and Schwartz,
+    "A directional forgetting algorithm", 2000): thousands of steps that only decode leave the cost of
+    prefill as it was learned, and no covariance winds up. A step that is far slower than predicted is left
+    out, unless its kind of load is so new that the prediction meant nothing.
+    """
+
+    def __init__(self) -> None:
+        self._num_steps = 0
+        self._num_prefill_steps = 0
+        self._information = [[0.0] * 4 for _ in range(4)]
+        self._evidence = [0.0] * 4  # information times coefficients
+        self._fit = [0.0] * 4  # of the scaled columns, never negative
+        self._spread = 0.25  # the usual error, as a share of the prediction
+        self._per_step = self._per_prefill_token = self._per_decode_row = self._per_context_token = 0.0
+        self._low_prefill_fits = deque([0.0] * OPTIMISTIC_STEPS, maxlen=OPTIMISTIC_STEPS)
+        self._low_decode_fits = deque([(0.0, 0.0)] * OPTIMISTIC_STEPS, maxlen=OPTIMISTIC_STEPS)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether enough steps were seen for predictions to be relied on."""
+        return self._num_steps >= LEAST_STEPS
+
+    @property
+    def seconds_per_prefill_token(self) -> float:
+        """What one more prompt token costs; above zero always."""
+        return max(self._per_prefill_token, LEAST_SECONDS_PER_TOKEN)
+
+    @property
+    def seconds_per_decode_row(self) -> float:
+        """What one more decoding sequence costs, without its context; above zero always."""
+        return max(self._per_decode_row, LEAST_SECONDS_PER_TOKEN)
+
+    def seconds(self, load: StepLoad) -> float:
+        """The predicted duration; 0.0 while untrained."""
+        return (
+            self._per_step
+            + self._per_prefill_token * load.num_prefill_tokens
+            + self._per_decode_row * load.num_decode_rows
+            + self._per_context_token * load.num_context_tokens
+        )
+
+    def prefill_tokens_within(self, seconds: float, load: StepLoad) -> int | None:
+        """How many more prompt tokens may join `load` within `seconds`: 0 if none, None without an opinion.
+
+        There is no opinion while untrained, and before any step had prompt tokens.
+        """
+        if not self.is_trained or self._num_prefill_steps == 0:
+            return None
+        room = seconds - self.seconds(load)
+        return max(0, int(room / self.seconds_per_prefill_token))
+
+    def least_seconds(self, num_prefill_tokens: int, num_decodes: int, max_tokens_per_step: int) -> float:
+        """A time that so much prefill, then so many steps of one row, cannot be faster than; 0.0 if unknown.
+
+        Optimistic: for a request alone, without context, by the fastest of the latest fits, less twice the
+        uncertainty of the fit for just this work. Where loads never varied enough to tell, it is 0.0.
+        """
+        if not self.is_trained:
+            return 0.0
+        num_steps = -(-num_prefill_tokens // max_tokens_per_step) + num_decodes
+        work = [num_steps, num_prefill_tokens / PREFILL_SCALE, num_decodes / DECODE_SCALE, 0.0]
+        fastest = work[1] * min(self._low_prefill_fits) + min(
+            num_steps * per_step + work[2] * per_row for per_step, per_row in self._low_decode_fits
+        )
+        doubt = 2 * self._spread * math.sqrt(self._uncertainty(work))
+        return OPTIMISM * max(0.0, fastest - doubt)
+
+    def observe(self, load: StepLoad, seconds: float) -> None:
+        """Learns from a step that took `seconds`. A duration of zero or less is no measurement."""
+        if seconds <= 0:
+            return
+        columns = [
+            1.0,
+            load.num_prefill_tokens / PREFILL_SCALE,
+            load.num_decode_rows / DECODE_SCALE,
+            load.num_context_tokens / CONTEXT_SCALE,
+        ]
+        predicted = max(_dot(columns, self._fit), LEAST_UNIT_SECONDS)
+        error = seconds / predicted - 1
+        usual = OUTLIER_SPREADS * self._spread
+        # Only a slow step can be an accident: nothing makes a machine faster than it is.
+        is_slow = self.is_trained and error > usual
+        if is_slow and not self._is_new_kind(columns, predicted, error / usual):
+            self._spread *= SPREAD_GROWTH
+            return
+        self._num_steps += 1
+        self._spread = max(LEAST_SPREAD, self._spread + SPREAD_GAIN * (min(abs(error), usual) - self._spread))
+        # What the prediction cannot vouch for counts in units of itself, and so little if it was an accident.
+        is_vouched_for = self.is_trained and not is_slow
+        self._learn(columns, seconds, unit=predicted if is_vouched_for else max(predicted, seconds))
+        self._low_decode_fits.append((self._fit[0], self._fit[2]))
+        if load.num_prefill_tokens:
+            self._num_prefill_steps += 1
+            self._low_prefill_fits.append(self._fit[1])
+        if self.is_trained:
+            self._publish()
+
+    def _is_new_kind(self, columns: Row[float], predicted: float, excess: float) -> bool:
+        """Whether the fit knows too little of such a load to call `excess` usual errors an accident."""
+        uncertainty = self._uncertainty([column / predicted for column in columns])
+        return excess <= math.sqrt(1 + uncertainty)
+
+    def _learn(self, columns: Row[float], seconds: float, unit: float) -> None:
+        """Adds a step as a share of `unit`: errors of short steps matter as much as those of long ones."""
+        row = [column / unit for column in columns]
+        information, evidence = self._information, self._evidence
+        known = [_dot(line, row) for line in information]
+        about = _dot(known, row)
+        fade = FORGETTING / about if about > 0 else 0.0
+        fade_evidence = fade * _dot(evidence, row)
+        anchor = ANCHOR / (unit * unit)
+        for index, line in enumerate(information):
+            gain, loss = row[index], fade * known[index]
+            information[index] = [
+                value + gain * row[other] - loss * known[other] for other, value in enumerate(line)
+            ]
+            information[index][index] += anchor
+            evidence[index] += (
+                gain * seconds / unit - fade_evidence * known[index] + anchor * self._fit[index]
+            )
+        self._fit = _solve_nonnegative(information, evidence)
+
+    def _publish(self) -> None:
+        self._per_step = self._fit[0]
+        self._per_prefill_token = self._fit[1] / PREFILL_SCALE
+        self._per_decode_row = self._fit[2] / DECODE_SCALE
+        self._per_context_token = self._fit[3] / CONTEXT_SCALE
+
+    def _uncertainty(self, row: Row[float]) -> float:
+        """The variance of what the fit says of `row`, in units of one observation's."""
+        return max(0.0, _dot(row, _solve(self._information, row)))
+
+
+def _dot(left: Row[float], right: Row[float]) -> float:
+    return left[0] * right[0] + left[1] * right[1] + left[2] * right[2] + left[3] * right[3]
+
+
+def _solve_nonnegative(matrix: Row[Row[float]], target: Row[float]) -> list[float]:
+    """Least squares, none below zero: the most negative is fixed at zero and the others are fitted anew."""
+    solution = _solve(matrix, target)
+    while (lowest := min(solution)) < 0:
+        fixed = solution.index(lowest)
+        matrix, target = _without(fixed, matrix, target)
+        solution = _solve(matrix, target)
+        solution[fixed] = 0.0
+    return solution
+
+
+def _without(
+    fixed: int, matrix: Row[Row[float]], target: Row[float]
+) -> tuple[list[list[float]], list[float]]:
+    """The equations when one variable is zero: its own says just that, the others do not mention it."""
+    kept = [[0.0 if fixed in (i, j) else matrix[i][j] for j in range(4)] for i in range(4)]
+    kept[fixed][fixed] = 1.0
+    return kept, [0.0 if i == fixed else target[i] for i in range(4)]
+
+
+def _solve(matrix: Row[Row[float]], target: Row[float]) -> list[float]:
+    """Solves four equations with a symmetric positive matrix, L D L' written out: a third of a loop's time.
+
+    Rounding must not turn a column that depends on others into one known precisely, hence the least pivots.
+    """
+    (m00, m01, m02, m03), (_, m11, m12, m13), (_, _, m22, m23), (_, _, _, m33) = matrix
+    y0, y1, y2, y3 = target
+    l1, l2, l3 = m01 / m00, m02 / m00, m03 / m00
+    d1 = max(m11 - l1 * m01, LEAST_PIVOT * m11)
+    p2, p3 = m12 - l1 * m02, m13 - l1 * m03
+    k2, k3 = p2 / d1, p3 / d1
+    d2 = max(m22 - l2 * m02 - k2 * p2, LEAST_PIVOT * m22)
+    q3 = m23 - l2 * m03 - k2 * p3
+    j3 = q3 / d2
+    d3 = max(m33 - l3 * m03 - k3 * p3 - j3 * q3, LEAST_PIVOT * m33)
+    y1 -= l1 * y0
+    y2 -= l2 * y0 + k2 * y1
+    y3 -= l3 * y0 + k3 * y1 + j3 * y2
+    x3 = y3 / d3
+    x2 = y2 / d2 - j3 * x3
+    x1 = y1 / d1 - k2 * x2 - k3 * x3
+    return [y0 / m00 - l1 * x1 - l2 * x2 - l3 * x3, x1, x2, x3]
