@@ -1,17 +1,32 @@
-"""Which sequence has which cache blocks: block tables over the pool."""
+"""Which sequence has which cache blocks: block tables over the pool, and over what the prefix cache knows.
 
+A block belongs to the shared namespace of its sequence if it lies wholly within the shared head of the
+prompt, else to its tenant's; where that is empty, nothing is looked up or recorded.
+"""
+
+from array import array
+from collections import Counter
 from collections.abc import Iterable
 
 from engine.core.block_pool import BlockPool
+from engine.core.prefix_cache import BlockText, HashBlock, PrefixCache, keyed_hash
 from engine.core.sequence import Sequence
 
 
 class KvCache:
-    """Grows and releases block tables: position p of a sequence lies in `block_table[p // block_size]`."""
+    """Grows and releases block tables: position p of a sequence lies in `block_table[p // block_size]`.
 
-    def __init__(self, *, num_blocks: int, block_size: int) -> None:
+    Every block is used (at least one table holds it), cached (none does, but its text is known) or empty;
+    the latter two are free. Only full blocks are shared, and a full block is never written again.
+    """
+
+    def __init__(self, *, num_blocks: int, block_size: int, hash_block: HashBlock = keyed_hash) -> None:
         self.block_size = block_size
         self._pool = BlockPool(num_blocks)
+        self._prefixes = PrefixCache(num_blocks)
+        self._hash_block = hash_block
+
+    # --- how much of it ----------------------------------------------------------------------------------
 
     @property
     def num_blocks(self) -> int:
@@ -25,8 +40,22 @@ class KvCache:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that can be taken at once."""
+        """Blocks that can be taken at once: empty ones, and cached ones that give way."""
         return self._pool.num_free
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Blocks that no sequence holds, with text that one could take up again."""
+        return self._prefixes.num_unheld
+
+    @property
+    def num_evicted_blocks(self) -> int:
+        """Cached blocks that gave way since the start."""
+        return self._prefixes.num_evicted
+
+    def num_cached_blocks_of(self, namespace: bytes) -> int:
+        """Cached blocks that belong to `namespace`."""
+        return self._prefixes.num_unheld_of(namespace)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
@@ -36,20 +65,180 @@ class KvCache:
         """Blocks still to be taken before all known tokens of `sequence` have a slot."""
         return max(0, self.blocks_for(sequence.num_tokens) - len(sequence.block_table))
 
-    def grow(self, sequence: Sequence) -> bool:
-        """Gives every known token of `sequence` a slot; takes nothing and says False if that does not fit."""
-        missing = self.missing_blocks(sequence)
-        if missing > self._pool.num_free:
+    # --- what admission would bring ----------------------------------------------------------------------
+
+    def num_cached_tokens(self, sequence: Sequence) -> int:
+        """Tokens of `sequence`, after those that its table holds, that it would not have to compute."""
+        return len(self._hits(sequence)) * self.block_size
+
+    def num_blocks_to_admit(self, sequence: Sequence) -> int:
+        """How many free blocks there would be less. What other sequences hold already costs nothing."""
+        return self._num_blocks_to_admit(sequence, self._hits(sequence))
+
+    def is_pending(self, sequence: Sequence) -> bool:
+        """Whether another sequence is computing the first block that `sequence` lacks.
+
+        Who waits a moment gets it from the cache. True only if the block would then be a hit.
+        """
+        index = len(sequence.block_table) + len(self._hits(sequence))
+        if index >= self._num_sharable_blocks(sequence) or not self._goes_on_from_its_blocks(sequence):
             return False
-        sequence.block_table.extend(self._pool.allocate(missing))
+        return self._prefixes.is_expected(sequence.block_hashes[index], by_another_than=sequence)
+
+    # --- verbs -------------------------------------------------------------------------------------------
+
+    def admit(self, sequence: Sequence) -> bool:
+        """Gives every known token of `sequence` a slot, from the cache as far as its text is known.
+
+        Sets `num_computed_tokens` to what is there. Takes nothing and says False if it does not fit.
+        """
+        hits = self._hits(sequence)
+        if self._num_blocks_to_admit(sequence, hits) > self._pool.num_free:
+            return False
+        for text in hits:
+            if not self._pool.is_held(text.block):
+                self._prefixes.hold(text.block)
+            self._pool.retain(text.block)
+            sequence.block_table.append(text.block)
+        sequence.num_computed_tokens += len(hits) * self.block_size
+        self._take(sequence, self.missing_blocks(sequence))
+        self._prefixes.expect(sequence, self._uncomputed_hashes(sequence))
         return True
 
+    def grow(self, sequence: Sequence) -> bool:
+        """Gives every known token of `sequence` a slot; takes nothing and says False if that does not fit."""
+        missing = -(-len(sequence.token_ids) // self.block_size) - len(sequence.block_table)
+        if missing <= 0:
+            return True
+        if missing > self._pool.num_free:
+            return False
+        self._take(sequence, missing)
+        return True
+
+    def commit(self, sequence: Sequence) -> None:
+        """Lets others find the blocks that became full of computed tokens. To be called after each step."""
+        num_full = sequence.num_computed_tokens // self.block_size
+        if num_full and self._prefixes.text_of(sequence.block_table[num_full - 1]) is None:
+            self._record(sequence, self._num_named_blocks(sequence, num_full))
+
     def release(self, sequence: Sequence) -> None:
-        """Takes all blocks from `sequence`; what they held has to be computed again."""
-        self._pool.release(sequence.block_table)
-        sequence.block_table.clear()
-        sequence.num_computed_tokens = 0
+        """Takes all blocks from `sequence`; what is full of computed tokens stays cached for others."""
+        self.release_tail(sequence, len(sequence.block_table))
+
+    def release_tail(self, sequence: Sequence, num_blocks: int) -> int:
+        """Takes at most `num_blocks` of its last blocks from a `sequence` that pauses. How many came free."""
+        self.commit(sequence)
+        self._prefixes.expect_no_more(sequence, self._uncomputed_hashes(sequence))
+        table, num_used_before = sequence.block_table, self._pool.num_used
+        for _ in range(min(num_blocks, len(table))):  # the last first: it is to be the longest untouched
+            block = table.pop()
+            if self._pool.release(block) and not self._prefixes.let_go(block):
+                self._pool.put_back(block)
+        sequence.num_computed_tokens = min(sequence.num_computed_tokens, len(table) * self.block_size)
+        return num_used_before - self._pool.num_used
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        """Raises AssertionError unless the pool's counts are exactly what `sequences` hold."""
-        self._pool.check_integrity(sequence.block_table for sequence in sequences)
+        """Raises AssertionError unless every count, mark and share is exactly what `sequences` hold."""
+        holders = [sequence for sequence in sequences if sequence.block_table]
+        self._pool.check_integrity((holder.block_table for holder in holders), self._prefixes.unheld())
+        written: list[int] = []
+        for holder in holders:
+            num_full = holder.num_computed_tokens // self.block_size
+            assert self.blocks_for(holder.num_computed_tokens) <= len(holder.block_table), "computed nowhere"
+            written.extend(holder.block_table[num_full:])
+        num_owners = Counter(block for holder in holders for block in holder.block_table)
+        self._prefixes.check_integrity(num_owners.keys())
+        for block in written:
+            assert not self._prefixes.is_known(block), f"block {block} is known before it is full"
+            assert num_owners[block] == 1, f"block {block} is written and has several owners"
+        for block_hash, computing in self._prefixes.pending():
+            waited_for = [each for each in holders if each is computing]
+            assert waited_for, "a sequence that has no blocks is waited for"
+            assert block_hash in self._uncomputed_hashes(waited_for[0]), "a computed block is waited for"
+
+    # --- blocks ------------------------------------------------------------------------------------------
+
+    def _take(self, sequence: Sequence, num_blocks: int) -> None:
+        for _ in range(num_blocks):
+            if self._pool.num_empty == 0:
+                self._pool.put_back(self._prefixes.evict())
+            sequence.block_table.append(self._pool.take())
+
+    def _num_blocks_to_admit(self, sequence: Sequence, hits: list[BlockText]) -> int:
+        return self.missing_blocks(sequence) - sum(self._pool.is_held(text.block) for text in hits)
+
+    # --- text --------------------------------------------------------------------------------------------
+
+    def _hits(self, sequence: Sequence) -> list[BlockText]:
+        """The known blocks that go on from what the table of `sequence` holds."""
+        hits: list[BlockText] = []
+        table, num_sharable = sequence.block_table, self._num_sharable_blocks(sequence)
+        if len(table) >= num_sharable or not self._goes_on_from_its_blocks(sequence):
+            return hits
+        self._extend_hashes(sequence)
+        text = self._prefixes.text_of(table[-1]) if table else None
+        if table and text is None:
+            return hits
+        for index in range(len(table), num_sharable):
+            text = self._prefixes.find(text, *self._identity(sequence, index))
+            if text is None:
+                break
+            hits.append(text)
+        return hits
+
+    def _record(self, sequence: Sequence, num_blocks: int) -> None:
+        """Records the text of its first `num_blocks`, as far as that has not been done."""
+        table, start = sequence.block_table, num_blocks
+        while start > 0 and self._prefixes.text_of(table[start - 1]) is None:
+            start -= 1
+        self._extend_hashes(sequence)
+        text = self._prefixes.text_of(table[start - 1]) if start > 0 else None
+        for index in range(start, num_blocks):
+            text = self._prefixes.record(table[index], text, *self._identity(sequence, index))
+
+    def _identity(self, sequence: Sequence, index: int) -> tuple[bytes, bytes, bytes]:
+        """Namespace, hash and tokens of a block whose hash is there already."""
+        tokens = self._tokens(sequence, index)
+        return self._namespace(sequence, index), sequence.block_hashes[index], tokens
+
+    def _extend_hashes(self, sequence: Sequence) -> None:
+        """Hashes all its full blocks that have a namespace, each once: known tokens never change."""
+        hashes = sequence.block_hashes
+        for index in range(
+            len(hashes), self._num_named_blocks(sequence, sequence.num_tokens // self.block_size)
+        ):
+            parent_hash = hashes[-1] if hashes else b""
+            tokens = self._tokens(sequence, index)
+            hashes.append(self._hash_block(self._namespace(sequence, index), parent_hash, tokens))
+
+    def _uncomputed_hashes(self, sequence: Sequence) -> list[bytes]:
+        return sequence.block_hashes[sequence.num_computed_tokens // self.block_size :]
+
+    def _goes_on_from_its_blocks(self, sequence: Sequence) -> bool:
+        """Whether the next token to compute is the first of the next block to take."""
+        return sequence.num_computed_tokens == len(sequence.block_table) * self.block_size
+
+    def _tokens(self, sequence: Sequence, index: int) -> bytes:
+        start = index * self.block_size
+        return array("I", sequence.token_ids[start : start + self.block_size]).tobytes()
+
+    def _namespace(self, sequence: Sequence, index: int) -> bytes:
+        return (
+            sequence.shared_namespace
+            if index < self._num_shared_blocks(sequence)
+            else sequence.cache_namespace
+        )
+
+    def _num_shared_blocks(self, sequence: Sequence) -> int:
+        """Leading blocks of the shared namespace. Output is never shared with other tenants."""
+        if not sequence.shared_namespace:
+            return 0
+        return min(sequence.num_shared_tokens, sequence.num_prompt_tokens) // self.block_size
+
+    def _num_named_blocks(self, sequence: Sequence, num_blocks: int) -> int:
+        """How many of its first `num_blocks` have a namespace."""
+        return num_blocks if sequence.cache_namespace else min(num_blocks, self._num_shared_blocks(sequence))
+
+    def _num_sharable_blocks(self, sequence: Sequence) -> int:
+        """Leading blocks that could be hits: one token is left to compute, for the next to be sampled."""
+        return self._num_named_blocks(sequence, (sequence.num_tokens - 1) // self.block_size)
