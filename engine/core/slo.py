@@ -1,16 +1,20 @@
-"""Is the service as quick as promised? Ten-second windows of what interactive requests met, against `[slo]`.
+"""Is the service as quick as promised? Sliding windows of what interactive requests met, against `[slo]`.
 
 Pure: samples and `now` (seconds, monotonic) come from outside.
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 
-WINDOW_SECONDS = 10.0
-FIVE_MINUTES_WINDOWS = 30
-HISTORY_WINDOWS = 360  # one hour: what "minutes in breach" looks back on
+WINDOW_SECONDS = 10.0  # what is judged: the last ten seconds, moved on by one second at a time
+MIN_SAMPLES = 20  # fewer in a window prove nothing
+LATEST_SECONDS = 3.0  # is it still so?
+FIVE_MINUTES_SECONDS = 300.0
+HOUR_MINUTES = 60  # what "minutes in breach" looks back on
+QUEUE_WAIT = "queue_wait_p95_ms"
+KV_UTILIZATION = "kv_cache_utilization_max"
 
 # Bounds grow by 5 %, from 0.1 ms to over an hour: a percentile is right within 5 %, and histograms merge.
 _BOUNDS_MS = [0.1 * 1.05**step for step in range(360)]
@@ -23,11 +27,11 @@ class LatencyHistogram:
         self._counts: dict[int, int] = {}
         self.num_samples = 0
 
-    def add(self, milliseconds: float) -> None:
-        """Counts one duration."""
+    def add(self, milliseconds: float, count: int = 1) -> None:
+        """Counts `count` equal durations."""
         bucket = bisect_left(_BOUNDS_MS, milliseconds)
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
-        self.num_samples += 1
+        self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self.num_samples += count
 
     def merge(self, other: "LatencyHistogram") -> None:
         """Adds all of another histogram's samples."""
@@ -60,7 +64,7 @@ class SloTargets:
 
 @dataclass
 class Window:
-    """What was measured during ten seconds."""
+    """What was measured from `started_at` on: during one second, or merged over several."""
 
     started_at: float
     ttft: LatencyHistogram = field(default_factory=LatencyHistogram)
@@ -69,12 +73,41 @@ class Window:
     kv_cache_utilization: float = 0.0  # the highest seen
     num_admitted: int = 0
     num_refused: int = 0
-    breached: frozenset[str] = frozenset()  # names of missed targets, once the window is over
+
+    def merge(self, other: "Window") -> None:
+        """Adds all that another window measured."""
+        self.ttft.merge(other.ttft)
+        self.itl.merge(other.itl)
+        self.queue_wait.merge(other.queue_wait)
+        self.kv_cache_utilization = max(self.kv_cache_utilization, other.kv_cache_utilization)
+        self.num_admitted += other.num_admitted
+        self.num_refused += other.num_refused
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One promise over the last ten seconds. `latest` is the same over the last three; None: no samples."""
+
+    name: str
+    target: float
+    value: float | None
+    num_samples: int
+    latest: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The value as a share of its target: above 1 is a breach. 0 where too little was measured to judge.
+
+        A gauge (the cache's utilisation) needs no minimum of samples.
+        """
+        if self.value is None or (self.num_samples < MIN_SAMPLES and self.name != KV_UTILIZATION):
+            return 0.0
+        return self.value / self.target
 
 
 @dataclass(frozen=True)
 class SloReading:
-    """One promise: target, value in the window that is running (or just ended), over five minutes, breach."""
+    """One promise: target, value over the last ten seconds and over five minutes, minutes in breach."""
 
     name: str
     target: float
@@ -83,80 +116,182 @@ class SloReading:
     minutes_in_breach: int
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """Who waited when the loop last told."""
+
+    at: float
+    oldest_seconds: float = 0.0
+    num_late: int = 0
+
+
 class SloMonitor:
-    """Collects samples into windows and reads them against the targets."""
+    """Collects samples by the second and reads them, merged, against the targets."""
 
     def __init__(self, targets: SloTargets, now: float) -> None:
         self._targets = targets
-        self._current = Window(started_at=now)
-        self._history: deque[Window] = deque(maxlen=HISTORY_WINDOWS)
+        self._origin = now
+        self._running = Window(now)
+        self._ten_seconds = _Sliding(part_seconds=1.0, span_seconds=WINDOW_SECONDS, now=now)
+        self._five_minutes = _Sliding(part_seconds=WINDOW_SECONDS, span_seconds=FIVE_MINUTES_SECONDS, now=now)
+        self._waiting = _Waiting(at=now)
+        self._minutes_in_breach: dict[str, set[int]] = {key.name: set() for key in fields(targets)}
 
     def window(self, now: float) -> Window:
-        """The window that samples of `now` belong to."""
-        if now - self._current.started_at >= WINDOW_SECONDS:
-            self._current.breached = self._missed_targets(self._current)
-            self._history.append(self._current)
-            elapsed = int((now - self._current.started_at) / WINDOW_SECONDS)
-            self._current = Window(started_at=self._current.started_at + elapsed * WINDOW_SECONDS)
-        return self._current
+        """The second that samples of `now` belong to."""
+        elapsed = int(now - self._running.started_at)
+        if elapsed >= 1:
+            ended, self._running = self._running, Window(self._running.started_at + elapsed)
+            self._note_breaches(ended)
+            self._ten_seconds.slide(ended, self._running.started_at)
+            self._five_minutes.slide(ended, self._running.started_at)
+        return self._running
+
+    def note_waiting_age(self, now: float, oldest_seconds: float, num_late: int = 0) -> None:
+        """Tells who waits now: how long the oldest interactive request has, and how many wait too long.
+
+        To be told about every second, 0 when nobody waits; it holds for ten seconds. Who waits has no queue
+        wait yet, so a stall would look like silence. Therefore the `num_late` requests that already wait
+        longer than `queue_wait_p95_ms` are judged with those served, at the age of the oldest. And where
+        fewer than MIN_SAMPLES were served or are late, but the oldest waited through a whole window, its
+        age is the value, and counts as a full window.
+        """
+        self.window(now)
+        self._waiting = _Waiting(now, oldest_seconds, num_late)
+
+    def judged(self, now: float) -> tuple[Judged, ...]:
+        """One judgement per key of `[slo]`, in the order of SloTargets, over the last ten seconds."""
+        self.window(now)
+        return self._judge(self._running, now)
 
     def readings(self, now: float) -> tuple[SloReading, ...]:
         """One reading per key of `[slo]`, in the order of SloTargets."""
-        self.window(now)
-        recent = [window for window in self._all() if now - window.started_at < 2 * WINDOW_SECONDS]
-        horizon = now - FIVE_MINUTES_WINDOWS * WINDOW_SECONDS
-        five_minutes = [window for window in self._all() if window.started_at >= horizon]
+        five_minutes = [*self._five_minutes.sums, self.window(now)]
         return tuple(
             SloReading(
-                name=key.name,
+                name=each.name,
+                target=each.target,
+                now=each.value,
+                five_minutes=_MEASURES[each.name](five_minutes),
+                minutes_in_breach=self._num_minutes_in_breach(each.name, now),
+            )
+            for each in self.judged(now)
+        )
+
+    def _judge(self, last: Window, now: float) -> tuple[Judged, ...]:
+        """The ten seconds that end with the second `last`."""
+        windows = [*self._ten_seconds.sums, last]
+        latest = [*self._ten_seconds.since(last.started_at + 1 - LATEST_SECONDS), last]
+        return tuple(
+            self._judge_queue_wait(windows, latest, now)
+            if key.name == QUEUE_WAIT
+            else Judged(
+                key.name,
                 target=getattr(self._targets, key.name),
-                now=_MEASURES[key.name](recent),
-                five_minutes=_MEASURES[key.name](five_minutes),
-                minutes_in_breach=self._minutes_in_breach(key.name, now),
+                value=_MEASURES[key.name](windows),
+                num_samples=_NUM_SAMPLES[key.name](windows),
+                latest=_MEASURES[key.name](latest),
             )
             for key in fields(self._targets)
         )
 
-    def _missed_targets(self, window: Window) -> frozenset[str]:
-        values = {name: measure([window]) for name, measure in _MEASURES.items()}
-        return frozenset(
-            name
-            for name, value in values.items()
-            if value is not None and value > getattr(self._targets, name)
-        )
+    def _judge_queue_wait(self, windows: list[Window], latest: list[Window], now: float) -> Judged:
+        target = self._targets.queue_wait_p95_ms
+        waiting = self._waiting if now - self._waiting.at < WINDOW_SECONDS else _Waiting(at=now)
+        oldest_ms = waiting.oldest_seconds * 1000
+        num_samples = _NUM_SAMPLES[QUEUE_WAIT](windows) + waiting.num_late
+        if num_samples < MIN_SAMPLES and waiting.oldest_seconds >= WINDOW_SECONDS:
+            return Judged(QUEUE_WAIT, target, oldest_ms, MIN_SAMPLES, latest=oldest_ms)
+        late = Window(now)
+        if waiting.num_late:
+            late.queue_wait.add(oldest_ms, waiting.num_late)
+        measure = _MEASURES[QUEUE_WAIT]
+        return Judged(QUEUE_WAIT, target, measure([*windows, late]), num_samples, measure([*latest, late]))
 
-    def _minutes_in_breach(self, name: str, now: float) -> int:
+    def _note_breaches(self, ended: Window) -> None:
+        """Remembers the minute in which the ten seconds up to the end of `ended` missed a target."""
+        minute = int(ended.started_at - self._origin) // 60
+        for judged in self._judge(ended, ended.started_at + 1):
+            if judged.share > 1:
+                self._minutes_in_breach[judged.name].add(minute)
+
+    def _num_minutes_in_breach(self, name: str, now: float) -> int:
         """Minutes of the last hour in which at least one window missed its target."""
-        return len(
-            {int((now - window.started_at) // 60) for window in self._history if name in window.breached}
-        )
-
-    def _all(self) -> list[Window]:
-        return [*self._history, self._current]
+        oldest = int(now - self._origin) // 60 - HOUR_MINUTES
+        self._minutes_in_breach[name] = {each for each in self._minutes_in_breach[name] if each > oldest}
+        return len(self._minutes_in_breach[name])
 
 
-Measure = Callable[[Iterable[Window]], float | None]
+class _Sliding:
+    """The latest parts of equal length, up to the second that runs, and their sum.
+
+    The sum is made anew only when a part has ended, so a reading merges two windows, not 10 or 300.
+    """
+
+    def __init__(self, *, part_seconds: float, span_seconds: float, now: float) -> None:
+        self._part_seconds, self._span_seconds = part_seconds, span_seconds
+        self._parts: deque[Window] = deque()
+        self._sum = Window(now)
+        self._part = Window(now)  # the one that grows, of seconds that have ended
+
+    @property
+    def sums(self) -> list[Window]:
+        """All that was measured within the span, before the second that runs."""
+        return [self._sum, self._part]
+
+    def since(self, started_at: float) -> list[Window]:
+        """The parts from `started_at` on."""
+        return [part for part in self._parts if part.started_at >= started_at - _ROUNDING_SECONDS]
+
+    def slide(self, ended: Window, now: float) -> None:
+        """Takes in a second that has ended; `now` is when the next one began."""
+        self._part.merge(ended)
+        num_parts = int((now - self._part.started_at + _ROUNDING_SECONDS) / self._part_seconds)
+        if num_parts >= 1:
+            self._parts.append(self._part)
+            self._part = Window(self._part.started_at + num_parts * self._part_seconds)
+            self._forget(before=now + 1 - self._span_seconds)
+
+    def _forget(self, before: float) -> None:
+        while self._parts and self._parts[0].started_at < before - _ROUNDING_SECONDS:
+            self._parts.popleft()
+        self._sum = Window(before)
+        for part in self._parts:
+            self._sum.merge(part)
 
 
-def _p95(histograms: Iterable[LatencyHistogram]) -> float | None:
+_ROUNDING_SECONDS = 0.001  # sums of seconds are not exact
+
+Measure = Callable[[Sequence[Window]], float | None]
+
+
+def _p95(histograms: Sequence[LatencyHistogram]) -> float | None:
     merged = LatencyHistogram()
     for histogram in histograms:
         merged.merge(histogram)
     return merged.quantile(0.95)
 
 
-def _refused_share(windows: Iterable[Window]) -> float | None:
-    counts = [(window.num_refused, window.num_admitted) for window in windows]
-    refused, admitted = sum(count[0] for count in counts), sum(count[1] for count in counts)
-    return refused / (refused + admitted) if refused + admitted else None
+def _num_answered(windows: Sequence[Window]) -> int:
+    return sum(window.num_refused + window.num_admitted for window in windows)
+
+
+def _refused_share(windows: Sequence[Window]) -> float | None:
+    answered = _num_answered(windows)
+    return sum(window.num_refused for window in windows) / answered if answered else None
 
 
 _MEASURES: dict[str, Measure] = {
-    "ttft_p95_ms": lambda windows: _p95(window.ttft for window in windows),
-    "itl_p95_ms": lambda windows: _p95(window.itl for window in windows),
-    "queue_wait_p95_ms": lambda windows: _p95(window.queue_wait for window in windows),
-    "kv_cache_utilization_max": lambda windows: max(
-        (window.kv_cache_utilization for window in windows), default=None
-    ),
+    "ttft_p95_ms": lambda windows: _p95([window.ttft for window in windows]),
+    "itl_p95_ms": lambda windows: _p95([window.itl for window in windows]),
+    QUEUE_WAIT: lambda windows: _p95([window.queue_wait for window in windows]),
+    KV_UTILIZATION: lambda windows: max((window.kv_cache_utilization for window in windows), default=None),
     "admission_reject_rate_max": _refused_share,
+}
+_NUM_SAMPLES: dict[str, Callable[[Sequence[Window]], int]] = {
+    "ttft_p95_ms": lambda windows: sum(window.ttft.num_samples for window in windows),
+    "itl_p95_ms": lambda windows: sum(window.itl.num_samples for window in windows),
+    QUEUE_WAIT: lambda windows: sum(window.queue_wait.num_samples for window in windows),
+    KV_UTILIZATION: len,
+    "admission_reject_rate_max": _num_answered,
 }
