@@ -24,7 +24,8 @@ from gateway.quotas.policy import change_limit, refill
 from gateway.tenants import queries as tenants
 from gateway.tenants.errors import AlreadyExists, BadValue, NoSuchThing
 from gateway.tenants.ids import KeyId, ProjectId, TenantId
-from gateway.tenants.tenant import Tenant
+from gateway.tenants.lookup import storable, tenant_called
+from gateway.tenants.tenant import Tenant, check_weight
 
 MAX_NAME_CHARACTERS: Final = 100
 
@@ -44,8 +45,7 @@ async def create_tenant(
 ) -> Tenant:
     """A new tenant with its first project. Without `limits` it is unlimited."""
     name = _checked_name(name)
-    if not 0 < weight < float("inf"):
-        raise BadValue("A tenant's weight must be a number above 0.")
+    check_weight(weight)
     try:
         async with database.transaction() as connection:
             return await _add_tenant(connection, actor, name, limits=limits or TenantLimits(), weight=weight)
@@ -73,7 +73,7 @@ async def list_tenants(database: Database) -> Sequence[TenantSummary]:
 async def get_tenant(database: Database, name_or_id: str) -> TenantSummary:
     """One tenant, by name or id. Raises NoSuchThing."""
     async with database.transaction() as connection:
-        tenant = await _tenant(connection, name_or_id)
+        tenant = await tenant_called(connection, name_or_id)
         timed = (await quotas.standings(connection, [tenant.id]))[tenant.id]
         num_keys = await keys.num_usable_by_tenant(connection)
     return TenantSummary(
@@ -89,7 +89,7 @@ async def set_limits(
 ) -> TenantLimits:
     """Replaces a tenant's limits; binding for the next request. What was used stays used."""
     async with database.transaction() as connection:
-        tenant = await _tenant(connection, tenant_name_or_id)
+        tenant = await tenant_called(connection, tenant_name_or_id)
         old = await _change_limits(connection, tenant.id, limits)
         await audit.record(
             connection,
@@ -107,7 +107,7 @@ async def set_tenant_enabled(
 ) -> Tenant:
     """A disabled tenant's keys are refused everywhere within two seconds; its running requests finish."""
     async with database.transaction() as connection:
-        tenant = await _tenant(connection, tenant_name_or_id, for_update=True)
+        tenant = await tenant_called(connection, tenant_name_or_id, for_update=True)
         changed = await tenants.set_enabled(connection, tenant.id, enabled=enabled)
         await audit.record(
             connection,
@@ -116,6 +116,29 @@ async def set_tenant_enabled(
             subject=tenant.id,
             before={"enabled": tenant.disabled_at is None},
             after={"enabled": enabled},
+        )
+    return changed
+
+
+async def set_cache_group(
+    database: Database, actor: str, tenant_name_or_id: str, cache_group: str | None
+) -> Tenant:
+    """Puts a tenant into a cache group, or into none; binding for requests that come 2 seconds later.
+
+    Tenants of a group share the engines' memory of their system prompts, and so can measure whether another
+    of them has sent the same one.
+    """
+    cache_group = None if cache_group is None else _checked_name(cache_group)
+    async with database.transaction() as connection:
+        tenant = await tenant_called(connection, tenant_name_or_id, for_update=True)
+        changed = await tenants.set_cache_group(connection, tenant.id, cache_group)
+        await audit.record(
+            connection,
+            actor=actor,
+            action="tenant.set_cache_group",
+            subject=tenant.id,
+            before={"cache_group": tenant.cache_group},
+            after={"cache_group": cache_group},
         )
     return changed
 
@@ -134,7 +157,7 @@ async def issue_key(
     if expires_at is not None and (expires_at.tzinfo is None or expires_at <= datetime.now(UTC)):
         raise BadValue("A key's expiry must be in the future and name its time zone.")
     async with database.transaction() as connection:
-        tenant = await _tenant(connection, tenant_name_or_id)
+        tenant = await tenant_called(connection, tenant_name_or_id)
         project = await tenants.first_project(connection, tenant.id)
         issued = await _add_key(connection, pepper, tenant.id, project, name=name, expires_at=expires_at)
         await audit.record(
@@ -148,7 +171,7 @@ async def list_keys(database: Database, tenant_name_or_id: str | None = None) ->
     async with database.transaction() as connection:
         if tenant_name_or_id is None:
             return await keys.all_of(connection, None)
-        tenant = await _tenant(connection, tenant_name_or_id)
+        tenant = await tenant_called(connection, tenant_name_or_id)
         return await keys.all_of(connection, tenant.id)
 
 
@@ -245,27 +268,13 @@ async def _add_key(
     return IssuedKey(secret=made.value, key=key)
 
 
-async def _tenant(connection: AsyncConnection, name_or_id: str, *, for_update: bool = False) -> Tenant:
-    tenant = await tenants.find(connection, _storable(name_or_id), for_update=for_update)
-    if tenant is None:
-        raise NoSuchThing(f"There is no tenant {name_or_id!r}.")
-    return tenant
-
-
 async def _live_key(connection: AsyncConnection, key: KeyId) -> ApiKey:
-    found = await keys.find(connection, KeyId(_storable(key)), for_update=True)
+    found = await keys.find(connection, KeyId(storable(key)), for_update=True)
     if found is None:
         raise NoSuchThing(f"There is no key {key!r}.")
     if found.revoked_at is not None:
         raise BadValue(f"The key {key} is revoked already.")
     return found
-
-
-def _storable(text: str) -> str:
-    """Postgres stores no NUL, so nothing is called by a text that holds one."""
-    if "\0" in text:
-        raise NoSuchThing(f"There is nothing called {text!r}.")
-    return text
 
 
 def _checked_name(name: str) -> str:

@@ -15,8 +15,10 @@ from engine.protocol import EngineDescription, Usage
 from gateway.api.application import build_application
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
+from gateway.config_follower import ConfigFollower
 from gateway.db import Database
 from gateway.dispatch import Dispatcher
+from gateway.engine_history import EngineHistory
 from gateway.engines.client import (
     EngineAddress,
     EngineClient,
@@ -54,6 +56,8 @@ class Gateway:
         self._metering = Metering(self._database, self._replica, self._usage_of)
         self._catalogue = Catalogue()
         self._directory = EngineDirectory(settings.gateway.engines, self._make_client)
+        self._config = ConfigFollower(self._database, self._directory)
+        self._history = EngineHistory(self._database, lambda: self._directory.clients)
         metrics = GatewayMetrics(CollectorRegistry())
         self._dispatcher = Dispatcher(
             self._directory, metrics, max_queued=settings.gateway.max_queued_requests
@@ -97,6 +101,8 @@ class Gateway:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
+        await self._history.stop()
+        await self._config.stop()
         await self._directory.stop()
         if self._readiness.store_answered:
             await self._metering.stop()
@@ -116,7 +122,9 @@ class Gateway:
                 break
             await asyncio.sleep(STORE_RETRY_SECONDS)
         self._readiness.note_store_answered()
+        await self._config.start()
         await self._directory.start()
+        await self._history.start()
 
     def _make_client(self, address: EngineAddress) -> EngineClient:
         identity = Identity(
@@ -128,6 +136,7 @@ class Gateway:
             address,
             identity,
             on_description=self._learn,
+            configuration_of=self._config.newest,
             on_status=self._catalogue.follow,
             on_change=self._dispatcher.pump,
         )

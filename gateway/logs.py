@@ -28,6 +28,27 @@ class JsonFormatter(logging.Formatter):
         return redact(json.dumps(line, ensure_ascii=False, default=str))
 
 
+class Trouble:
+    """Something that is tried again and again: its failing is logged once, and once that it is over."""
+
+    def __init__(self, logger: logging.Logger, what: str) -> None:
+        self._logger = logger
+        self._what = what
+        self._is_failing = False
+
+    def note(self, error: Exception, *, is_foreseeable: bool) -> None:
+        """It failed; of what nobody foresaw the log gets the traceback."""
+        if not self._is_failing:
+            self._logger.warning("%s: %s", self._what, error, exc_info=None if is_foreseeable else error)
+        self._is_failing = True
+
+    def end(self) -> None:
+        """It worked."""
+        if self._is_failing:
+            self._logger.info("%s: no longer", self._what)
+        self._is_failing = False
+
+
 def redact(text: str) -> str:
     """`text` without anything that looks like an API key."""
     if "sk-" not in text and "earer " not in text:  # nearly always; the pattern costs 30 us a line

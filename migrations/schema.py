@@ -2,10 +2,11 @@
 
 from gateway.audit import tables as audit
 from gateway.db import metadata
+from gateway.engine_config import tables as engine_config
 from gateway.keys import tables as keys
 from gateway.operators import tables as operators
 from gateway.quotas import tables as quotas
 from gateway.tenants import tables as tenants
 from gateway.usage import tables as usage
 
-__all__ = ["audit", "keys", "metadata", "operators", "quotas", "tenants", "usage"]
+__all__ = ["audit", "engine_config", "keys", "metadata", "operators", "quotas", "tenants", "usage"]

@@ -21,6 +21,7 @@ from engine.protocol import (
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
     Cancel,
+    Configure,
     EngineDescription,
     EngineMessage,
     EngineStatus,
@@ -86,10 +87,15 @@ def _ignore(*_: object) -> None:
     return None
 
 
+def _nothing_to_configure(_: str) -> Configure | None:
+    return None
+
+
 class EngineClient:
     """The connection to one engine. Call `start` once; `stop` ends it and every stream it carries.
 
     `on_description` is awaited before the engine counts as connected, and may raise EngineIncompatibleError.
+    `configuration_of` says what an engine of a model is told before its first request, if anything.
     `on_status` gets every EngineStatus. `on_change` is called whenever there may be more, or less, room.
     """
 
@@ -99,6 +105,7 @@ class EngineClient:
         identity: Identity,
         *,
         on_description: Callable[[EngineDescription], Awaitable[None]] = _accept_any,
+        configuration_of: Callable[[str], Configure | None] = _nothing_to_configure,
         on_status: Callable[[EngineStatus], None] = _ignore,
         on_change: Callable[[], None] = _ignore,
     ) -> None:
@@ -108,6 +115,7 @@ class EngineClient:
         self.status: EngineStatus | None = None
         self._identity = identity
         self._on_description = on_description
+        self._configuration_of = configuration_of
         self._on_status = on_status
         self._on_change = on_change
         self._window = Window(interactive=0, offline=0)
@@ -188,6 +196,8 @@ class EngineClient:
         await self._on_description(description)
         self.description = description
         self._window = description.window
+        if (configuration := self._configuration_of(description.model)) is not None:
+            self._outbox.put_nowait(configuration)  # no await from here on: nothing newer can be missed
         self.connected = True
         logger.info("engine %s is connected and serves %s", self.address.name, description.model)
         self._on_change()
@@ -224,6 +234,13 @@ class EngineClient:
             if not report.done():
                 report.set_exception(EngineUnreachableError(self.address.name))
         self._on_change()
+
+    # --- configuration -----------------------------------------------------------------------------------
+
+    def configure(self, message: Configure) -> None:
+        """Tells the engine what its operators want. One that is not connected hears the newest when it is."""
+        if self.connected:
+            self._outbox.put_nowait(message)
 
     # --- requests ----------------------------------------------------------------------------------------
 

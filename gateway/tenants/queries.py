@@ -60,10 +60,26 @@ async def set_enabled(connection: AsyncConnection, tenant_id: TenantId, *, enabl
     disabled_at: ColumnElement[object] | None = (
         None if enabled else func.coalesce(tenant.c.disabled_at, func.now())
     )
+    return await _update(connection, tenant_id, disabled_at=disabled_at)
+
+
+async def set_weight(connection: AsyncConnection, tenant_id: TenantId, weight: float) -> Tenant:
+    """Changes a tenant's share; key caches see the change by `updated_at`."""
+    return await _update(connection, tenant_id, weight=weight)
+
+
+async def set_cache_group(
+    connection: AsyncConnection, tenant_id: TenantId, cache_group: str | None
+) -> Tenant:
+    """Puts a tenant into a group, or into none; key caches see the change by `updated_at`."""
+    return await _update(connection, tenant_id, cache_group=cache_group)
+
+
+async def _update(connection: AsyncConnection, tenant_id: TenantId, **values: object) -> Tenant:
     rows = await connection.execute(
         update(tenant)
         .where(tenant.c.id == tenant_id)
-        .values(disabled_at=disabled_at, updated_at=func.now())
+        .values(**values, updated_at=func.now())
         .returning(tenant)
     )
     return _tenant(rows.mappings().one())
@@ -76,4 +92,5 @@ def _tenant(row: RowMapping) -> Tenant:
         weight=row["weight"],
         disabled_at=row["disabled_at"],
         created_at=row["created_at"],
+        cache_group=row["cache_group"],
     )

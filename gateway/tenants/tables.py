@@ -22,6 +22,7 @@ tenant: Final = Table(
     Column("id", Text, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("weight", Double, nullable=False),
+    Column("cache_group", Text),
     Column("disabled_at", DateTime(timezone=True)),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now(), index=True),

@@ -3,15 +3,26 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from gateway.tenants.errors import BadValue
 from gateway.tenants.ids import TenantId
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tenant:
-    """`weight` is its share relative to others; `disabled_at` None means it is served."""
+    """`weight` is its share relative to others; `disabled_at` None means it is served.
+
+    Tenants of one `cache_group` share the engines' memory of their system prompts; None: it shares nothing.
+    """
 
     id: TenantId
     name: str
     weight: float
     disabled_at: datetime | None
     created_at: datetime
+    cache_group: str | None = None
+
+
+def check_weight(weight: float) -> None:
+    """Raises BadValue for what is no share."""
+    if not 0 < weight < float("inf"):
+        raise BadValue("A tenant's weight must be a number above 0.")

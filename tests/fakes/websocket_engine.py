@@ -11,10 +11,12 @@ from websockets.http11 import Request, Response
 from engine.protocol import (
     MAX_FRAME_BYTES,
     Cancel,
+    Configure,
     EngineDescription,
     EngineMessage,
     Finished,
     FinishReason,
+    GatewayMessage,
     GenerateRequest,
     Hello,
     Report,
@@ -28,19 +30,28 @@ from engine.protocol import (
 )
 
 Script = Callable[["WebSocketEngine", GenerateRequest], None]
+Obey = Callable[["WebSocketEngine", Configure], None]
+
+
+def take_note(engine: "WebSocketEngine", configuration: Configure) -> None:
+    """Takes a configuration and says nothing."""
 
 
 class WebSocketEngine:
     """Serves on a free port of the loopback. `script` is called for every request and answers with `send`.
 
-    `received` holds every request, `cancelled` the ids of every cancel; `changed` is set on each.
+    `obey` is called for every configuration. `received` holds every request, `cancelled` the ids of every
+    cancel, `configured` every configuration, `heard` every message; `changed` is set on each.
     """
 
     def __init__(self, description: EngineDescription, script: Script, *, secret: str = "secret") -> None:
         self.description = description
         self.script = script
+        self.obey: Obey = take_note
         self.received: list[GenerateRequest] = []
         self.cancelled: list[str] = []
+        self.configured: list[Configure] = []
+        self.heard: list[GatewayMessage] = []
         self.hellos: list[Hello] = []
         self.changed = asyncio.Condition()
         self._secret = secret
@@ -105,6 +116,7 @@ class WebSocketEngine:
     async def _receive(self, frame: bytes) -> None:
         message = decode_from_gateway(frame)
         async with self.changed:
+            self.heard.append(message)
             match message:
                 case Hello():
                     self.hellos.append(message)
@@ -112,6 +124,9 @@ class WebSocketEngine:
                 case GenerateRequest():
                     self.received.append(message)
                     self.script(self, message)
+                case Configure():
+                    self.configured.append(message)
+                    self.obey(self, message)
                 case Cancel():
                     self.cancelled.append(message.id)
                 case ReportQuery():
