@@ -7,31 +7,22 @@ helps, see `_HIGHEST`. No engine that we know of does this; the ladder is our ow
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import assert_never
 
+from engine.core.rungs import ENTERED, LEFT, LIMIT_SCALE, Restrictions, Rung
 from engine.core.slo import KV_UTILIZATION, QUEUE_WAIT, Judged
+
+__all__ = ["Guardrails", "Mode", "Move", "Restrictions", "Rung"]
 
 SECONDS_PER_RUNG = 3.0
 REOPENS_AFTER_SECONDS = 30.0  # a rung that was left is not entered again before
 RECOVERY_SHARE = 0.8  # of its target: what a measure must be below before a rung is left
-LIMIT_SCALE = 0.7
 MAX_BITING_SECONDS = 300.0  # how long a rung that works is kept, before it is tried whether it must be
 IDLE_SECONDS = 30.0  # how long refusing nobody may be kept up
 NUM_RECENT_MOVES = 32
 REJECT_RATE = "admission_reject_rate_max"
 ITL = "itl_p95_ms"
-
-
-class Rung(IntEnum):
-    """How much is given up. Each rung includes those below it; the last three act on interactive work."""
-
-    NORMAL = 0
-    PAUSE_OFFLINE = 1
-    PREEMPT_OFFLINE = 2
-    REFUSE_LONG_CONTEXT = 3
-    SCALE_LIMITS = 4
-    REFUSE_OVER_SHARE = 5
 
 
 class Mode(StrEnum):
@@ -55,21 +46,6 @@ _HIGHEST = {
     REJECT_RATE: Rung.PAUSE_OFFLINE,
 }
 
-_ENTERED = {
-    Rung.PAUSE_OFFLINE: "offline work is paused",
-    Rung.PREEMPT_OFFLINE: "running offline work is preempted",
-    Rung.REFUSE_LONG_CONTEXT: "long prompts are refused",
-    Rung.SCALE_LIMITS: f"limits are scaled down to {LIMIT_SCALE:.0%}",
-    Rung.REFUSE_OVER_SHARE: "tenants over their share are refused",
-}
-_LEFT = {
-    Rung.PAUSE_OFFLINE: "offline work goes on",
-    Rung.PREEMPT_OFFLINE: "running offline work is left alone again",
-    Rung.REFUSE_LONG_CONTEXT: "long prompts are taken again",
-    Rung.SCALE_LIMITS: "limits are as configured again",
-    Rung.REFUSE_OVER_SHARE: "tenants over their share are taken again",
-}
-
 
 @dataclass(frozen=True)
 class Move:
@@ -89,43 +65,6 @@ class Move:
     is_dry_run: bool
 
 
-@dataclass(frozen=True)
-class Restrictions:
-    """What a level takes away."""
-
-    level: int
-
-    @property
-    def pauses_offline(self) -> bool:
-        """No offline sequence is admitted."""
-        return self.level >= Rung.PAUSE_OFFLINE
-
-    @property
-    def preempts_offline(self) -> bool:
-        """Running offline sequences give their place and blocks back."""
-        return self.level >= Rung.PREEMPT_OFFLINE
-
-    @property
-    def refuses_long_context(self) -> bool:
-        """New prompts above the threshold are refused."""
-        return self.level >= Rung.REFUSE_LONG_CONTEXT
-
-    @property
-    def limit_scale(self) -> float:
-        """What batch limits and budgets are multiplied by."""
-        return LIMIT_SCALE if self.level >= Rung.SCALE_LIMITS else 1.0
-
-    @property
-    def refuses_over_share(self) -> bool:
-        """New interactive requests of tenants over their share are refused."""
-        return self.level >= Rung.REFUSE_OVER_SHARE
-
-    @property
-    def forbids_rises(self) -> bool:
-        """No budget and no batch limit may grow."""
-        return self.level > Rung.NORMAL
-
-
 class Guardrails:
     """Climbs and leaves rungs by what is judged. To be ticked about every second; any spacing is right.
 
@@ -140,7 +79,7 @@ class Guardrails:
         self._bitten_at = float("-inf")
         self._left_at: dict[Rung, float] = {}
         self._num_moves = 0
-        self._is_rejecting = False
+        self._is_rejecting_told = False
         self.recent_moves: deque[Move] = deque(maxlen=NUM_RECENT_MOVES)
 
     @property
@@ -174,14 +113,14 @@ class Guardrails:
 
         AUTOMATIC goes on from the level in force, DRY_RUN from the same level, but restricts nothing.
         """
-        before = self.level
+        before, rung = self.level, Rung(level)
         if mode is not self._mode and self._mode is Mode.DRY_RUN:
             self._rung = Rung.NORMAL  # the rungs of a dry run were never entered, so none was left
             self._left_at.clear()
         self._mode = mode
         match mode:
             case Mode.MANUAL:
-                self._enter(Rung(level), now)
+                self._enter(rung, now)
                 detail = f"An operator set level {level}."
             case Mode.DRY_RUN:
                 detail = "An operator ordered a dry run: nothing is restricted."
@@ -198,31 +137,33 @@ class Guardrails:
         cause = self._reason_to_climb(judged, now)
         if cause is not None:
             self._enter(Rung(before + 1), now)
-            return self._tell_measured(now, before, cause, _ENTERED[self._rung])
+            self._is_rejecting_told |= cause.name == REJECT_RATE
+            return self._tell_measured(now, before, cause, ENTERED[self._rung])
         if before is Rung.NORMAL or self._is_held(judged, now, is_biting=is_biting):
             return []
-        nearest = max(self._keepers(judged), key=lambda each: each.share, default=None)
+        nearest = max(self._keepers(judged, now), key=lambda each: each.share, default=None)
         self._enter(Rung(before - 1), now)
-        return self._tell_measured(now, before, nearest, _LEFT[before])
+        return self._tell_measured(now, before, nearest, LEFT[before])
 
     def _reason_to_climb(self, judged: Sequence[Judged], now: float) -> Judged | None:
         """The measure furthest over its target for which the next rung is of use, if that is open."""
         if self._rung is Rung.REFUSE_OVER_SHARE or not self._is_open(Rung(self._rung + 1), now):
             return None
-        reasons = [each for each in judged if _is_breach(each) and _highest(each) > self._rung]
+        reasons = [each for each in judged if _climbs(each, self._rung) and _is_still_so(each)]
         return max(reasons, key=lambda each: each.share, default=None)
 
     def _is_open(self, rung: Rung, now: float) -> bool:
         return now - self._left_at.get(rung, float("-inf")) >= REOPENS_AFTER_SECONDS
 
-    def _keepers(self, judged: Sequence[Judged]) -> list[Judged]:
+    def _keepers(self, judged: Sequence[Judged], now: float) -> list[Judged]:
         """The measures that keep the present rung up while they are not well below their targets.
 
-        Smaller limits make waiting longer. So waiting climbs through SCALE_LIMITS but is no reason to stay:
+        Smaller limits make waiting longer. So waiting climbs through SCALE_LIMITS, but is no reason to stay:
         a load that fits the full limits but not the scaled ones would else never be let go.
         """
         if self._rung is Rung.SCALE_LIMITS:
-            return [each for each in judged if each.name == ITL]
+            may_climb = self._is_open(Rung.REFUSE_OVER_SHARE, now)
+            return [each for each in judged if each.name == ITL or (may_climb and _climbs(each, self._rung))]
         return [each for each in judged if _highest(each) >= self._rung]
 
     def _is_held(self, judged: Sequence[Judged], now: float, *, is_biting: bool) -> bool:
@@ -230,7 +171,7 @@ class Guardrails:
 
         Levels are fine because a rung works: leaving it then would miss them for the 30 s it stays closed.
         """
-        share = max((each.share for each in self._keepers(judged)), default=0.0)
+        share = max((each.share for each in self._keepers(judged, now)), default=0.0)
         works = is_biting and now - self._moved_at < MAX_BITING_SECONDS
         if self._rung is Rung.REFUSE_OVER_SHARE:
             is_idle = now - max(self._bitten_at, self._moved_at) >= IDLE_SECONDS
@@ -240,16 +181,21 @@ class Guardrails:
         return share >= RECOVERY_SHARE
 
     def _alert(self, judged: Sequence[Judged], now: float) -> list[Move]:
-        """Tells once per breach of the rejection rate that nothing more is done about it."""
-        cause = next((each for each in judged if each.name == REJECT_RATE and each.share > 1), None)
-        if cause is None:
-            self._is_rejecting = False
+        """Tells once per breach of the rejection rate that nothing more is done about it.
+
+        The breach is over below 80 %; one that moved something has been told by that.
+        """
+        cause = next((each for each in judged if each.name == REJECT_RATE), None)
+        if cause is None or cause.share < RECOVERY_SHARE:
+            self._is_rejecting_told = False
+        if cause is None or cause.share <= 1 or self._is_rejecting_told or self._may_yet_pause(now):
             return []
-        may_yet_move = self._mode is not Mode.MANUAL and self._rung is Rung.NORMAL
-        if self._is_rejecting or (may_yet_move and self._is_open(Rung.PAUSE_OFFLINE, now)):
-            return []
-        self._is_rejecting = True
+        self._is_rejecting_told = True
         return self._tell_measured(now, self._rung, cause, "nothing more is given up for it")
+
+    def _may_yet_pause(self, now: float) -> bool:
+        is_still = self._mode is Mode.MANUAL or self._rung is not Rung.NORMAL
+        return not is_still and self._is_open(Rung.PAUSE_OFFLINE, now)
 
     def _enter(self, rung: Rung, now: float) -> None:
         if rung != self._rung:
@@ -284,13 +230,18 @@ def _highest(judged: Judged) -> Rung:
     return _HIGHEST.get(judged.name, Rung.NORMAL)
 
 
-def _is_breach(judged: Judged) -> bool:
-    """In breach, and still so: a hiccup stays in the window for ten seconds, long enough for four rungs."""
-    return judged.share > 1 and (judged.latest is None or judged.latest > judged.target)
+def _climbs(judged: Judged, rung: Rung) -> bool:
+    """In breach, and more than `rung` would help."""
+    return judged.share > 1 and _highest(judged) > rung
+
+
+def _is_still_so(judged: Judged) -> bool:
+    """A hiccup stays in the window for ten seconds, which is long enough for four rungs."""
+    return judged.latest is None or judged.latest > judged.target
 
 
 def _told(judged: Judged | None) -> str:
-    if judged is None or judged.value is None:
+    if judged is None or judged.value is None or judged.share == 0:
         return "Too little was measured to miss a target"
     if judged.name.endswith("_ms"):
         return f"{judged.name} was {judged.value:,.0f} ms, its target is {judged.target:,.0f} ms"

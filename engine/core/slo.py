@@ -3,10 +3,11 @@
 Pure: samples and `now` (seconds, monotonic) come from outside.
 """
 
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+
+from engine.core.histogram import LatencyHistogram
+from engine.core.windows import SlidingSum, Window
 
 WINDOW_SECONDS = 10.0  # what is judged: the last ten seconds, moved on by one second at a time
 MIN_SAMPLES = 20  # fewer in a window prove nothing
@@ -15,40 +16,6 @@ FIVE_MINUTES_SECONDS = 300.0
 HOUR_MINUTES = 60  # what "minutes in breach" looks back on
 QUEUE_WAIT = "queue_wait_p95_ms"
 KV_UTILIZATION = "kv_cache_utilization_max"
-
-# Bounds grow by 5 %, from 0.1 ms to over an hour: a percentile is right within 5 %, and histograms merge.
-_BOUNDS_MS = [0.1 * 1.05**step for step in range(360)]
-
-
-class LatencyHistogram:
-    """Counts of durations in milliseconds, in fixed log-linear buckets that can be added up."""
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self.num_samples = 0
-
-    def add(self, milliseconds: float, count: int = 1) -> None:
-        """Counts `count` equal durations."""
-        bucket = bisect_left(_BOUNDS_MS, milliseconds)
-        self._counts[bucket] = self._counts.get(bucket, 0) + count
-        self.num_samples += count
-
-    def merge(self, other: "LatencyHistogram") -> None:
-        """Adds all of another histogram's samples."""
-        for bucket, count in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + count
-        self.num_samples += other.num_samples
-
-    def quantile(self, share: float) -> float | None:
-        """The duration that `share` of the samples do not exceed, or None without samples."""
-        if self.num_samples == 0:
-            return None
-        rank, seen = share * self.num_samples, 0
-        for bucket in sorted(self._counts):
-            seen += self._counts[bucket]
-            if seen >= rank:
-                return _BOUNDS_MS[min(bucket, len(_BOUNDS_MS) - 1)]
-        return _BOUNDS_MS[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,28 +27,6 @@ class SloTargets:
     queue_wait_p95_ms: float = 500
     kv_cache_utilization_max: float = 0.88
     admission_reject_rate_max: float = 0.01
-
-
-@dataclass
-class Window:
-    """What was measured from `started_at` on: during one second, or merged over several."""
-
-    started_at: float
-    ttft: LatencyHistogram = field(default_factory=LatencyHistogram)
-    itl: LatencyHistogram = field(default_factory=LatencyHistogram)
-    queue_wait: LatencyHistogram = field(default_factory=LatencyHistogram)
-    kv_cache_utilization: float = 0.0  # the highest seen
-    num_admitted: int = 0
-    num_refused: int = 0
-
-    def merge(self, other: "Window") -> None:
-        """Adds all that another window measured."""
-        self.ttft.merge(other.ttft)
-        self.itl.merge(other.itl)
-        self.queue_wait.merge(other.queue_wait)
-        self.kv_cache_utilization = max(self.kv_cache_utilization, other.kv_cache_utilization)
-        self.num_admitted += other.num_admitted
-        self.num_refused += other.num_refused
 
 
 @dataclass(frozen=True)
@@ -132,8 +77,10 @@ class SloMonitor:
         self._targets = targets
         self._origin = now
         self._running = Window(now)
-        self._ten_seconds = _Sliding(part_seconds=1.0, span_seconds=WINDOW_SECONDS, now=now)
-        self._five_minutes = _Sliding(part_seconds=WINDOW_SECONDS, span_seconds=FIVE_MINUTES_SECONDS, now=now)
+        self._ten_seconds = SlidingSum(part_seconds=1.0, span_seconds=WINDOW_SECONDS, now=now)
+        self._five_minutes = SlidingSum(
+            part_seconds=WINDOW_SECONDS, span_seconds=FIVE_MINUTES_SECONDS, now=now
+        )
         self._waiting = _Waiting(at=now)
         self._minutes_in_breach: dict[str, set[int]] = {key.name: set() for key in fields(targets)}
 
@@ -166,7 +113,8 @@ class SloMonitor:
 
     def readings(self, now: float) -> tuple[SloReading, ...]:
         """One reading per key of `[slo]`, in the order of SloTargets."""
-        five_minutes = [*self._five_minutes.sums, self.window(now)]
+        running = self.window(now)
+        five_minutes = [*self._five_minutes.sums, running]
         return tuple(
             SloReading(
                 name=each.name,
@@ -221,46 +169,6 @@ class SloMonitor:
         self._minutes_in_breach[name] = {each for each in self._minutes_in_breach[name] if each > oldest}
         return len(self._minutes_in_breach[name])
 
-
-class _Sliding:
-    """The latest parts of equal length, up to the second that runs, and their sum.
-
-    The sum is made anew only when a part has ended, so a reading merges two windows, not 10 or 300.
-    """
-
-    def __init__(self, *, part_seconds: float, span_seconds: float, now: float) -> None:
-        self._part_seconds, self._span_seconds = part_seconds, span_seconds
-        self._parts: deque[Window] = deque()
-        self._sum = Window(now)
-        self._part = Window(now)  # the one that grows, of seconds that have ended
-
-    @property
-    def sums(self) -> list[Window]:
-        """All that was measured within the span, before the second that runs."""
-        return [self._sum, self._part]
-
-    def since(self, started_at: float) -> list[Window]:
-        """The parts from `started_at` on."""
-        return [part for part in self._parts if part.started_at >= started_at - _ROUNDING_SECONDS]
-
-    def slide(self, ended: Window, now: float) -> None:
-        """Takes in a second that has ended; `now` is when the next one began."""
-        self._part.merge(ended)
-        num_parts = int((now - self._part.started_at + _ROUNDING_SECONDS) / self._part_seconds)
-        if num_parts >= 1:
-            self._parts.append(self._part)
-            self._part = Window(self._part.started_at + num_parts * self._part_seconds)
-            self._forget(before=now + 1 - self._span_seconds)
-
-    def _forget(self, before: float) -> None:
-        while self._parts and self._parts[0].started_at < before - _ROUNDING_SECONDS:
-            self._parts.popleft()
-        self._sum = Window(before)
-        for part in self._parts:
-            self._sum.merge(part)
-
-
-_ROUNDING_SECONDS = 0.001  # sums of seconds are not exact
 
 Measure = Callable[[Sequence[Window]], float | None]
 

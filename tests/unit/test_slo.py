@@ -2,7 +2,8 @@
 
 import pytest
 
-from engine.core.slo import MIN_SAMPLES, Judged, LatencyHistogram, SloMonitor, SloReading, SloTargets
+from engine.core.histogram import LatencyHistogram
+from engine.core.slo import MIN_SAMPLES, Judged, SloMonitor, SloReading, SloTargets
 
 
 def reading(monitor: SloMonitor, name: str, now: float) -> SloReading:
