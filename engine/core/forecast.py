@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import islice
+from operator import itemgetter
 
 from engine.core.sequence import SequenceClass
 
@@ -84,20 +85,21 @@ class OutputLengths:
             each: {} for each in SequenceClass
         }
         self._num_cautious_steps = 0
+        self._quantile = QUANTILES[0]
 
     @property
     def quantile(self) -> float:
         """The share of answers that should end within what is expected of them."""
-        return QUANTILES[-(-self._num_cautious_steps // STEPS_PER_QUANTILE)]
+        return self._quantile
 
     def note_forced_preemption(self) -> None:
         """Blocks ran out although all should have fitted: assume longer answers."""
         longest = STEPS_PER_QUANTILE * (len(QUANTILES) - 1)
-        self._num_cautious_steps = min(longest, self._num_cautious_steps + STEPS_PER_QUANTILE)
+        self._be_cautious_for(min(longest, self._num_cautious_steps + STEPS_PER_QUANTILE))
 
     def note_step(self) -> None:
         """A step went by: caution fades."""
-        self._num_cautious_steps = max(0, self._num_cautious_steps - 1)
+        self._be_cautious_for(max(0, self._num_cautious_steps - 1))
 
     def observe(self, tenant: str, sequence_class: SequenceClass, num_output_tokens: int) -> None:
         """Learns the length of an answer that came to its own end."""
@@ -118,8 +120,13 @@ class OutputLengths:
             histogram = self._by_class[sequence_class]
             if histogram.num_lengths < LEAST_LENGTHS:
                 return max(1, most)
-        expected = histogram.end(generated, self.quantile) - generated
-        return max(1, min(most, expected))
+        # Above zero already; compared by hand because it is asked for every running sequence in every step.
+        expected = histogram.end(generated, self._quantile) - generated
+        return expected if expected < most else max(1, most)
+
+    def _be_cautious_for(self, num_steps: int) -> None:
+        self._num_cautious_steps = num_steps
+        self._quantile = QUANTILES[-(-num_steps // STEPS_PER_QUANTILE)]
 
 
 class PeakForecast:
@@ -134,7 +141,7 @@ class PeakForecast:
         """`held`: (tokens now, tokens remaining) of each. `base_blocks`: held whatever they do."""
         self._block_size = block_size
         self._base_blocks = base_blocks
-        by_end = sorted(held, key=lambda entry: entry[1])
+        by_end = sorted(held, key=itemgetter(1))
         self._padded = [now + block_size - 1 for now, _ in by_end]  # so that division rounds up
         self._remaining = [remaining for _, remaining in by_end]  # ascending
         self._needs = self._needs_at_ends()  # blocks when the sequence ends, of it and all after it
@@ -178,13 +185,12 @@ class PeakForecast:
         """
         size = self._block_size
         needs, num_floors, num_by_remainder = [], 0, [0] * size
-        for count, index in enumerate(range(len(self._padded) - 1, -1, -1), start=1):
-            floor, remainder = divmod(self._padded[index], size)
-            num_floors += floor
-            num_by_remainder[remainder] += 1
-            steps_floor, steps_remainder = divmod(self._remaining[index], size)
-            num_carries = sum(num_by_remainder[size - steps_remainder :])
-            needs.append(num_floors + count * steps_floor + num_carries)
+        by_latest_end = zip(reversed(self._padded), reversed(self._remaining), strict=True)
+        for count, (padded, remaining) in enumerate(by_latest_end, start=1):
+            num_floors += padded // size
+            num_by_remainder[padded % size] += 1
+            num_carries = sum(num_by_remainder[size - remaining % size :])
+            needs.append(num_floors + count * (remaining // size) + num_carries)
         needs.reverse()
         return needs
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 LEAST_STEPS = 16  # before them the fit is a guess
 OUTLIER_SPREADS = 4.0  # a step slower than predicted by more than this many usual errors teaches nothing ...
 SPREAD_GROWTH = 1.5  # ... but widens what is usual: ten in a row are a slower machine, not ten accidents
+DRIFT_GAIN = 0.03
+DRIFT_SPREADS = 0.7
+KEPT_AFTER_DRIFT = 0.1
 SPREAD_GAIN = 0.05
 LEAST_SPREAD = 0.05  # of the prediction: no machine is steadier
-FORGETTING = 0.02  # a step weighs 1/e of a new one after 50 of its kind
+FORGETTING = 0.05  # a step weighs 1/e of a new one after 20 of its kind
 ANCHOR = 1e-9  # of a step's weight: keeps what no step told about where it is, and solvable
 LEAST_PIVOT = 1e-12
 LEAST_UNIT_SECONDS = 1e-6
@@ -47,7 +50,8 @@ class StepTimeModel:
         self._information = [[0.0] * 4 for _ in range(4)]
         self._evidence = [0.0] * 4  # information times coefficients
         self._fit = [0.0] * 4  # of the scaled columns, never negative
-        self._spread = 0.25  # the usual error, as a share of the prediction
+        self._spread = 0.1  # the usual size of errors, as a share of the prediction
+        self._drift = 0.0  # their mean, with the sign
         self._per_step = self._per_prefill_token = self._per_decode_row = self._per_context_token = 0.0
         self._low_prefill_fits = deque([0.0] * OPTIMISTIC_STEPS, maxlen=OPTIMISTIC_STEPS)
         self._low_decode_fits = deque([(0.0, 0.0)] * OPTIMISTIC_STEPS, maxlen=OPTIMISTIC_STEPS)
@@ -113,18 +117,48 @@ class StepTimeModel:
             load.num_context_tokens / CONTEXT_SCALE,
         ]
         predicted = max(_dot(columns, self._fit), LEAST_UNIT_SECONDS)
+        if not self.is_trained:
+            self._learn(load, columns, seconds, unit=max(predicted, seconds))
+            return
         error = seconds / predicted - 1
         usual = OUTLIER_SPREADS * self._spread
         # Only a slow step can be an accident: nothing makes a machine faster than it is.
-        is_slow = self.is_trained and error > usual
-        if is_slow and not self._is_new_kind(columns, predicted, error / usual):
-            self._spread *= SPREAD_GROWTH
+        if error <= usual:
+            self._spread += SPREAD_GAIN * (abs(error) - self._spread)
+            self._learn(load, columns, seconds, unit=predicted)
+        elif self._is_new_kind(columns, predicted, error / usual):
+            # In units of its own duration, it weighs little should it have been an accident.
+            self._learn(load, columns, seconds, unit=seconds)
             return
+        else:
+            self._spread *= SPREAD_GROWTH
+        self._spread = max(LEAST_SPREAD, self._spread)
+        self._follow_drift(min(error, usual))
+
+    def _follow_drift(self, error: float) -> None:
+        """Errors that nearly all go one way are another machine: all costs change, and are known less well.
+
+        Noise does not come near the limit, or costs that no step renews would wander off with it.
+        """
+        self._drift += DRIFT_GAIN * (error - self._drift)
+        if abs(self._drift) <= DRIFT_SPREADS * self._spread:
+            return
+        factor = 1 + self._drift
+        self._information = [[KEPT_AFTER_DRIFT * value for value in line] for line in self._information]
+        self._evidence = [KEPT_AFTER_DRIFT * factor * value for value in self._evidence]
+        self._fit = [factor * value for value in self._fit]
+        self._spread = max(LEAST_SPREAD, self._spread - abs(self._drift))  # what was not drift
+        self._drift = 0.0
+        self._publish()
+
+    def _is_new_kind(self, columns: Row[float], predicted: float, excess: float) -> bool:
+        """Whether the fit knows too little of such a load to call `excess` usual errors an accident."""
+        uncertainty = self._uncertainty([column / predicted for column in columns])
+        return excess <= math.sqrt(1 + uncertainty)
+
+    def _learn(self, load: StepLoad, columns: Row[float], seconds: float, unit: float) -> None:
+        self._fit_to(columns, seconds, unit)
         self._num_steps += 1
-        self._spread = max(LEAST_SPREAD, self._spread + SPREAD_GAIN * (min(abs(error), usual) - self._spread))
-        # What the prediction cannot vouch for counts in units of itself, and so little if it was an accident.
-        is_vouched_for = self.is_trained and not is_slow
-        self._learn(columns, seconds, unit=predicted if is_vouched_for else max(predicted, seconds))
         self._low_decode_fits.append((self._fit[0], self._fit[2]))
         if load.num_prefill_tokens:
             self._num_prefill_steps += 1
@@ -132,12 +166,7 @@ class StepTimeModel:
         if self.is_trained:
             self._publish()
 
-    def _is_new_kind(self, columns: Row[float], predicted: float, excess: float) -> bool:
-        """Whether the fit knows too little of such a load to call `excess` usual errors an accident."""
-        uncertainty = self._uncertainty([column / predicted for column in columns])
-        return excess <= math.sqrt(1 + uncertainty)
-
-    def _learn(self, columns: Row[float], seconds: float, unit: float) -> None:
+    def _fit_to(self, columns: Row[float], seconds: float, unit: float) -> None:
         """Adds a step as a share of `unit`: errors of short steps matter as much as those of long ones."""
         row = [column / unit for column in columns]
         information, evidence = self._information, self._evidence

@@ -1,0 +1,209 @@
+"""Step times: learned from noisy machines, kept through monotony, not spoilt by accidents."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from engine.core.predictor import StepLoad, StepTimeModel
+
+MIXED = StepLoad(num_prefill_tokens=700, num_decode_rows=20, num_context_tokens=30_000)
+DECODES = StepLoad(num_decode_rows=8, num_context_tokens=8_000)
+
+
+def true_seconds(load: StepLoad) -> float:
+    return (
+        0.004 + 2e-5 * load.num_prefill_tokens + 1e-4 * load.num_decode_rows + 2e-8 * load.num_context_tokens
+    )
+
+
+def random_loads(num_steps: int, seed: int = 0) -> Iterator[StepLoad]:
+    dice = random.Random(seed)
+    for _ in range(num_steps):
+        yield StepLoad(
+            dice.choice([0, 0, dice.randint(1, 2048)]), dice.randint(0, 64), dice.randint(0, 100_000)
+        )
+
+
+def feed(
+    model: StepTimeModel, num_steps: int, *, slowdown: float = 1.0, noise: float = 0.0, seed: int = 0
+) -> None:
+    dice = random.Random(seed)
+    for load in random_loads(num_steps, seed):
+        model.observe(load, true_seconds(load) * slowdown * dice.lognormvariate(0, noise))
+
+
+@pytest.fixture
+def trained() -> StepTimeModel:
+    model = StepTimeModel()
+    feed(model, 100)
+    return model
+
+
+def test_the_four_costs_are_learned(trained: StepTimeModel) -> None:
+    assert trained.seconds_per_prefill_token == pytest.approx(2e-5, rel=0.01)
+    assert trained.seconds_per_decode_row == pytest.approx(1e-4, rel=0.01)
+    assert trained.seconds(StepLoad()) == pytest.approx(0.004, rel=0.01)
+    assert trained.seconds(MIXED) == pytest.approx(true_seconds(MIXED), rel=0.01)
+
+
+def test_costs_of_one_tenth_noise_are_learned_within_a_tenth() -> None:
+    model = StepTimeModel()
+    feed(model, 1_000, noise=0.1)
+    assert model.seconds(MIXED) == pytest.approx(true_seconds(MIXED), rel=0.1)
+
+
+def test_there_is_no_opinion_before_enough_steps() -> None:
+    model = StepTimeModel()
+    feed(model, 15)
+    assert not model.is_trained
+    assert model.seconds(MIXED) == 0.0
+    assert model.prefill_tokens_within(1.0, MIXED) is None
+    assert model.least_seconds(1_000, 10, 512) == 0.0
+
+
+def test_sixteen_steps_are_enough() -> None:
+    model = StepTimeModel()
+    feed(model, 16)
+    assert model.is_trained
+
+
+def test_there_is_no_opinion_on_prefill_that_was_never_seen() -> None:
+    model = StepTimeModel()
+    for _ in range(50):
+        model.observe(DECODES, true_seconds(DECODES))
+    assert model.prefill_tokens_within(1.0, DECODES) is None
+
+
+def test_a_duration_of_zero_is_no_measurement() -> None:
+    model = StepTimeModel()
+    for load in random_loads(20):
+        model.observe(load, 0.0)
+    assert not model.is_trained
+
+
+def test_one_step_of_ten_times_its_length_changes_no_prediction(trained: StepTimeModel) -> None:
+    before = trained.seconds(MIXED)
+    trained.observe(MIXED, 10 * true_seconds(MIXED))
+    assert trained.seconds(MIXED) == before
+
+
+def test_a_pause_in_every_twentieth_step_is_not_learned() -> None:
+    model = StepTimeModel()
+    for index, load in enumerate(random_loads(1_000)):
+        model.observe(load, true_seconds(load) * (10 if index % 20 == 19 else 1))
+    assert model.seconds(MIXED) == pytest.approx(true_seconds(MIXED), rel=0.05)
+
+
+def test_first_steps_that_warm_up_do_not_spoil_the_fit() -> None:
+    model = StepTimeModel()
+    for load in random_loads(3, seed=1):
+        model.observe(load, 300 * true_seconds(load))
+    feed(model, 50)
+    assert model.seconds(MIXED) == pytest.approx(true_seconds(MIXED), rel=0.05)
+
+
+def test_a_machine_that_becomes_slower_is_followed(trained: StepTimeModel) -> None:
+    feed(trained, 300, slowdown=3.0)
+    assert trained.seconds(MIXED) == pytest.approx(3 * true_seconds(MIXED), rel=0.1)
+
+
+def test_a_machine_that_becomes_faster_is_followed(trained: StepTimeModel) -> None:
+    feed(trained, 300, slowdown=0.3)
+    assert trained.seconds(MIXED) == pytest.approx(0.3 * true_seconds(MIXED), rel=0.1)
+
+
+def test_the_cost_of_prefill_outlives_ten_thousand_steps_without_any(trained: StepTimeModel) -> None:
+    dice = random.Random(2)
+    for _ in range(10_000):
+        trained.observe(DECODES, true_seconds(DECODES) * dice.lognormvariate(0, 0.1))
+    assert trained.seconds_per_prefill_token == pytest.approx(2e-5, rel=0.05)
+
+
+def test_a_prefill_after_ten_thousand_steps_without_any_does_not_blow_up_the_fit(
+    trained: StepTimeModel,
+) -> None:
+    for _ in range(10_000):
+        trained.observe(DECODES, true_seconds(DECODES))
+    trained.observe(MIXED, 1.5 * true_seconds(MIXED))
+    assert trained.seconds(MIXED) == pytest.approx(true_seconds(MIXED), rel=0.1)
+
+
+def test_the_first_prefill_ever_is_learned_from_at_once() -> None:
+    model = StepTimeModel()
+    for _ in range(10_000):
+        model.observe(DECODES, true_seconds(DECODES))
+    first = StepLoad(2_048, 8, 8_000)
+    model.observe(first, true_seconds(first))
+    assert model.seconds(first) == pytest.approx(true_seconds(first), rel=0.05)
+
+
+def test_a_first_prefill_that_was_an_accident_is_corrected_by_eight_that_were_not() -> None:
+    model = StepTimeModel()
+    for _ in range(100):
+        model.observe(DECODES, true_seconds(DECODES))
+    first = StepLoad(512, 8, 8_000)
+    model.observe(first, 10 * true_seconds(first))
+    for _ in range(8):
+        model.observe(first, true_seconds(first))
+    assert model.seconds(first) == pytest.approx(true_seconds(first), rel=0.1)
+
+
+def test_no_cost_is_negative_when_loads_go_together() -> None:
+    model, dice = StepTimeModel(), random.Random(3)
+    for _ in range(200):
+        rows = dice.randint(1, 32)
+        model.observe(StepLoad(0, rows, 100 * rows + dice.randint(0, 9)), 0.01 + dice.random() * 0.01)
+    assert model.seconds(StepLoad(0, 0, 10**9)) >= 0.0
+    assert model.seconds(StepLoad(0, 10**6, 0)) >= 0.0
+    assert model.seconds(StepLoad()) >= 0.0
+
+
+def test_costs_have_a_floor_above_zero() -> None:
+    model = StepTimeModel()
+    assert model.seconds_per_prefill_token > 0
+    assert model.seconds_per_decode_row > 0
+
+
+def test_as_much_prefill_joins_as_the_prediction_allows(trained: StepTimeModel) -> None:
+    num_tokens = trained.prefill_tokens_within(0.03, DECODES)
+    assert num_tokens == pytest.approx((0.03 - true_seconds(DECODES)) / 2e-5, rel=0.02)
+
+
+def test_no_prefill_joins_a_step_that_is_too_long_already(trained: StepTimeModel) -> None:
+    assert trained.prefill_tokens_within(0.001, MIXED) == 0
+
+
+def test_the_least_time_is_below_the_true_one_but_not_far(trained: StepTimeModel) -> None:
+    truth = 4 * 0.004 + 2_000 * 2e-5 + 50 * (0.004 + 1e-4)
+    assert 0.6 * truth < trained.least_seconds(2_000, 50, 512) <= 0.8 * truth * 1.001
+
+
+def test_the_least_time_of_a_noisy_machine_stays_below_the_true_one() -> None:
+    model = StepTimeModel()
+    feed(model, 500, noise=0.3)
+    assert model.least_seconds(2_000, 50, 512) < 4 * 0.004 + 2_000 * 2e-5 + 50 * (0.004 + 1e-4)
+
+
+@pytest.mark.parametrize("load", [DECODES, MIXED, StepLoad(4_096, 64, 200_000)])
+def test_the_least_time_does_not_rise_because_of_one_accident(trained: StepTimeModel, load: StepLoad) -> None:
+    before = trained.least_seconds(2_000, 50, 512)
+    trained.observe(load, 10 * true_seconds(load))
+    assert trained.least_seconds(2_000, 50, 512) <= before
+
+
+def test_the_least_time_does_not_rise_because_the_first_prefill_was_an_accident() -> None:
+    model = StepTimeModel()
+    for load in random_loads(100):
+        model.observe(StepLoad(0, load.num_decode_rows, load.num_context_tokens), 0.004)
+    before = model.least_seconds(2_000, 0, 512)
+    model.observe(MIXED, 10 * true_seconds(MIXED))
+    assert model.least_seconds(2_000, 0, 512) <= before
+
+
+def test_steps_of_one_size_do_not_tell_how_long_a_lone_decode_takes() -> None:
+    """All of such a step's time may be its rows': eight rows say nothing of one."""
+    model = StepTimeModel()
+    for _ in range(1_000):
+        model.observe(StepLoad(num_decode_rows=8), 0.008)
+    assert model.least_seconds(0, 100, 512) <= 100 * 0.001
