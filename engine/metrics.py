@@ -50,7 +50,7 @@ class Tally:
 
 
 class TalliedCounter(Collector):
-    """A counter for the loop's thread alone: its rows need no lock, which is most of what the library's cost."""
+    """A counter that the loop's thread alone counts on, so that its rows need no lock."""
 
     def __init__(self, name: str, documentation: str, labelnames: Sequence[str]) -> None:
         self._name, self._documentation, self._labelnames = name, documentation, labelnames
