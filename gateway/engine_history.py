@@ -8,12 +8,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from engine.protocol import EngineLimits, EngineStatus, GuardrailMode
 from gateway.db import Database
 from gateway.engine_config import queries
-from gateway.engines.client import EngineAddress, EngineClient
+from gateway.engines.client import EngineAddress
 from gateway.errors import StoreUnavailable
 from gateway.logs import Trouble
 
@@ -22,6 +22,18 @@ WRITE_EVERY_SECONDS: Final = 10.0
 FORGET_EVERY_SECONDS: Final = 60.0
 
 logger = logging.getLogger(__name__)
+
+
+class HeardEngine(Protocol):
+    """What is read of a connection to an engine (`gateway.engines.client.EngineClient`)."""
+
+    @property
+    def address(self) -> EngineAddress:
+        """Where the engine listens."""
+
+    @property
+    def status(self) -> EngineStatus | None:
+        """The newest status, a new object each time one comes; None while it is not connected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +61,7 @@ class Written:
 class EngineHistory:
     """One per gateway process. `clients` is asked each time: engines come and go."""
 
-    def __init__(self, database: Database, clients: Callable[[], Sequence[EngineClient]]) -> None:
+    def __init__(self, database: Database, clients: Callable[[], Sequence[HeardEngine]]) -> None:
         self._database = database
         self._clients = clients
         self._written: dict[EngineAddress, Written] = {}
@@ -67,17 +79,8 @@ class EngineHistory:
             self._writing.cancel()
             await asyncio.wait({self._writing})
 
-    async def _write_for_ever(self) -> None:
-        while True:
-            try:
-                await self._write(asyncio.get_running_loop().time())
-            except Exception as error:  # the next round tries again
-                self._trouble.note(error, is_foreseeable=isinstance(error, StoreUnavailable))
-            else:
-                self._trouble.end()
-            await asyncio.sleep(TICK_SECONDS)
-
-    async def _write(self, now: float) -> None:
+    async def write(self, now: float) -> None:
+        """Stores what is due at `now`, in the loop's time. When the store raises, it is due again."""
         clients = self._clients()
         for client in clients:
             if client.status is not None:
@@ -88,6 +91,16 @@ class EngineHistory:
             async with self._database.transaction() as connection:
                 await queries.forget_old(connection)
             self._forgot_at = now
+
+    async def _write_for_ever(self) -> None:
+        while True:
+            try:
+                await self.write(asyncio.get_running_loop().time())
+            except Exception as error:  # the next round tries again
+                self._trouble.note(error, is_foreseeable=isinstance(error, StoreUnavailable))
+            else:
+                self._trouble.end()
+            await asyncio.sleep(TICK_SECONDS)
 
     async def _write_engine(self, address: EngineAddress, status: EngineStatus, now: float) -> None:
         """Stores what is due of one engine, if anything is."""

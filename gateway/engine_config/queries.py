@@ -17,7 +17,7 @@ from engine.protocol import (
     GuardrailOrders,
     LimitChanges,
 )
-from gateway.engine_config.changes import builtins
+from gateway.engine_config.changes import LIMIT_KEYS, builtins
 from gateway.engine_config.figures import figures_of
 from gateway.engine_config.tables import engine_config, engine_instance, engine_snapshot, guardrail_event
 from gateway.engine_config.values import Desired, EngineInForce, EngineSnapshot, StoredGuardrailEvent
@@ -219,7 +219,10 @@ def _desired(row: RowMapping) -> Desired:
     return Desired(
         model=row["model"],
         revision=row["revision"],
-        limits=msgspec.convert(row["limits"], LimitChanges),
+        limits=msgspec.convert(
+            {key: value for key, value in row["limits"].items() if key in LIMIT_KEYS},  # a newer version's
+            LimitChanges,
+        ),
         weights=row["weights"],
         guardrails=msgspec.convert(row["guardrails"], GuardrailOrders),
         updated_at=row["updated_at"],

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import httpx
 import openai
@@ -10,14 +9,12 @@ import pytest
 
 from engine.protocol import Finished, FinishReason, TokenDelta, Usage
 from gateway.administration import revoke_key
-from gateway.app import create_app
 from gateway.db import Database
-from gateway.settings import GatewaySection, GatewaySettings, SecretsSection
 from tests.builders.bodies import chat_body
 from tests.builders.engine_messages import engine_description, token_ids_of
-from tests.builders.store import PEPPER, make_customer
+from tests.builders.store import make_customer
 from tests.builders.store_rows import rows, until_value, value
-from tests.fakes.http_server import serving
+from tests.builders.stored_gateway import SHARED, client_of, stored_gateway, until_status
 from tests.fakes.websocket_engine import WebSocketEngine, answer, hold
 from tests.fixtures_postgres import StoreSwitch
 
@@ -25,20 +22,6 @@ pytestmark = pytest.mark.postgres
 
 CHAT = "/v1/chat/completions"
 NUM_LIVE = "SELECT count(*) FROM reservation"
-SHARED = "cd" * 16
-
-
-@asynccontextmanager
-async def gateway(database_url: str, engine: WebSocketEngine) -> AsyncIterator[str]:
-    """The URL of a gateway that is ready."""
-    settings = GatewaySettings(
-        database_url=database_url,
-        gateway=GatewaySection(engines=(engine.url,)),
-        secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=SHARED),
-    )
-    async with serving(create_app(settings)) as url, httpx.AsyncClient(base_url=url) as client:
-        await until_status(client, "GET", "/readyz", 200)
-        yield url
 
 
 @pytest.fixture
@@ -51,20 +34,8 @@ async def engine() -> AsyncIterator[WebSocketEngine]:
 
 @pytest.fixture
 async def url(database_url: str, engine: WebSocketEngine) -> AsyncIterator[str]:
-    async with gateway(database_url, engine) as url:
+    async with stored_gateway(database_url, engine) as url:
         yield url
-
-
-async def until_status(client: httpx.AsyncClient, method: str, path: str, status: int) -> None:
-    """Asks again and again, as a client would, until it gets that status."""
-    body = chat_body() if method == "POST" else None
-    async with asyncio.timeout(20):
-        while (await client.request(method, path, json=body)).status_code != status:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-def client_of(url: str, secret: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)
 
 
 async def test_many_answers_are_each_in_the_ledger_once(
@@ -169,5 +140,5 @@ async def test_a_gateway_starts_without_its_store_and_waits_for_it(
 
 
 async def _first_ready(database_url: str, engine: WebSocketEngine) -> int:
-    async with gateway(database_url, engine) as url, httpx.AsyncClient(base_url=url) as client:
+    async with stored_gateway(database_url, engine) as url, httpx.AsyncClient(base_url=url) as client:
         return (await client.get("/readyz")).status_code
