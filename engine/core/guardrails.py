@@ -100,8 +100,9 @@ class Guardrails:
     def tick(self, judged: Sequence[Judged], now: float, *, is_biting: bool = False) -> list[Move]:
         """Moves by at most one rung, and alerts once when a rejection rate in breach can move nothing.
 
-        `is_biting`: within the last few seconds the rung in force refused or held work that the engine had
-        no room for (not: that it refused somebody although there was room). Counts from SCALE_LIMITS on.
+        `is_biting`: what the rung in force refused or held within the last few seconds is more than the
+        engine could have taken in besides: without the rung, levels would be missed again. To refuse
+        somebody while there is room for all is not biting. Counts from SCALE_LIMITS on.
         """
         if is_biting:
             self._bitten_at = now
@@ -149,7 +150,7 @@ class Guardrails:
         """The measure furthest over its target for which the next rung is of use, if that is open."""
         if self._rung is Rung.REFUSE_OVER_SHARE or not self._is_open(Rung(self._rung + 1), now):
             return None
-        reasons = [each for each in judged if _climbs(each, self._rung) and _is_still_so(each)]
+        reasons = [each for each in judged if _highest(each) > self._rung and _is_breach(each)]
         return max(reasons, key=lambda each: each.share, default=None)
 
     def _is_open(self, rung: Rung, now: float) -> bool:
@@ -158,12 +159,11 @@ class Guardrails:
     def _keepers(self, judged: Sequence[Judged], now: float) -> list[Judged]:
         """The measures that keep the present rung up while they are not well below their targets.
 
-        Smaller limits make waiting longer. So waiting climbs through SCALE_LIMITS, but is no reason to stay:
-        a load that fits the full limits but not the scaled ones would else never be let go.
+        Smaller limits make waiting longer. So on the way down from REFUSE_OVER_SHARE waiting does not keep
+        them small: a load that fits the full limits but not the scaled ones would else never be let go.
         """
-        if self._rung is Rung.SCALE_LIMITS:
-            may_climb = self._is_open(Rung.REFUSE_OVER_SHARE, now)
-            return [each for each in judged if each.name == ITL or (may_climb and _climbs(each, self._rung))]
+        if self._rung is Rung.SCALE_LIMITS and not self._is_open(Rung.REFUSE_OVER_SHARE, now):
+            return [each for each in judged if each.name == ITL]
         return [each for each in judged if _highest(each) >= self._rung]
 
     def _is_held(self, judged: Sequence[Judged], now: float, *, is_biting: bool) -> bool:
@@ -230,14 +230,9 @@ def _highest(judged: Judged) -> Rung:
     return _HIGHEST.get(judged.name, Rung.NORMAL)
 
 
-def _climbs(judged: Judged, rung: Rung) -> bool:
-    """In breach, and more than `rung` would help."""
-    return judged.share > 1 and _highest(judged) > rung
-
-
-def _is_still_so(judged: Judged) -> bool:
-    """A hiccup stays in the window for ten seconds, which is long enough for four rungs."""
-    return judged.latest is None or judged.latest > judged.target
+def _is_breach(judged: Judged) -> bool:
+    """In breach, and still so: a hiccup stays in the window for ten seconds, long enough for four rungs."""
+    return judged.share > 1 and (judged.latest is None or judged.latest > judged.target)
 
 
 def _told(judged: Judged | None) -> str:
