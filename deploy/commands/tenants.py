@@ -8,7 +8,7 @@ import typer
 
 from deploy.commands.options import AsJson, DatabaseUrl, DataDir, print_json, print_table, with_store
 from deploy.configuration import DEFAULT_DATA_DIR
-from gateway import administration
+from gateway import administration, engine_administration
 from gateway.administration import TenantSummary
 from gateway.db import Database
 from gateway.quotas.limits import MAX_LIMIT, TenantLimits
@@ -16,6 +16,16 @@ from gateway.tenants.tenant import Tenant
 
 ACTOR = "sluice command"
 UNLIMITED = "unlimited"
+COLUMNS = [
+    "name",
+    "weight",
+    "cache group",
+    "keys",
+    "in use",
+    "concurrent requests",
+    "tokens per minute",
+    "state",
+]
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and change tenants.")
 
@@ -75,7 +85,7 @@ def list_(
         print_json([asdict(summary) for summary in summaries])
         return
     print_table(
-        ["name", "weight", "keys", "in use", "concurrent requests", "tokens per minute", "state"],
+        COLUMNS,
         [_row(summary) for summary in summaries],
         empty="No tenants yet. Make one: sluice tenants create NAME",
     )
@@ -97,9 +107,8 @@ def show(
     if as_json:
         print_json(asdict(summary))
         return
-    facts = ["id", "name", "weight", "keys", "in use", "concurrent requests", "tokens per minute", "state"]
     values = [summary.tenant.id, *_row(summary)]
-    print_table(["", ""], list(zip(facts, values, strict=True)), empty="")
+    print_table(["", ""], list(zip(["id", *COLUMNS], values, strict=True)), empty="")
 
 
 @app.command()
@@ -113,15 +122,33 @@ def update(
         str | None,
         typer.Option("--tokens-per-minute", callback=_checked_limit, help="A number, or 'unlimited'."),
     ] = None,
+    weight: Annotated[
+        float | None, typer.Option(help="Share of the model relative to other tenants.")
+    ] = None,
+    cache_group: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-group", help="Share the memory of system prompts with the tenants of this group."
+        ),
+    ] = None,
+    leaves_cache_group: Annotated[
+        bool, typer.Option("--no-cache-group", help="Share no memory with anybody.")
+    ] = False,
     enabled: Annotated[
         bool | None, typer.Option("--enable/--disable", help="Whether its keys let anybody in.")
     ] = None,
     data_dir: DataDir = DEFAULT_DATA_DIR,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Changes limits, or switches a tenant off and on. What is not named stays as it is."""
+    """Changes limits, weight or cache group, or switches a tenant off and on. What is not named stays."""
+    if cache_group is not None and leaves_cache_group:
+        raise typer.BadParameter("a tenant joins a group or leaves it", param_hint="--no-cache-group")
 
     async def verb(database: Database) -> None:
+        if weight is not None:
+            await engine_administration.set_weight(database, ACTOR, name, weight)
+        if cache_group is not None or leaves_cache_group:
+            await administration.set_cache_group(database, ACTOR, name, cache_group)
         limits = (await administration.get_tenant(database, name)).limits
         changed = TenantLimits(
             concurrent_requests=_limit(concurrent_requests, limits.concurrent_requests),
@@ -149,6 +176,7 @@ def _row(summary: TenantSummary) -> list[object]:
     return [
         summary.tenant.name,
         f"{summary.tenant.weight:g}",
+        summary.tenant.cache_group,
         summary.num_keys,
         summary.num_live_requests,
         shown(summary.limits.concurrent_requests),
