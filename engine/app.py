@@ -18,6 +18,7 @@ from engine.core.kv_cache import KvCache
 from engine.core.limits import LimitError, Limits
 from engine.core.scheduler import Scheduler
 from engine.core.slo import SloMonitor
+from engine.desired_state import DesiredState
 from engine.errors import EngineError
 from engine.loop import EngineLoop
 from engine.models.config import read_config
@@ -45,6 +46,7 @@ class Parts:
 
     model: ServedModel
     limits: Limits
+    context_length: int
     runner: Runner
     num_blocks: int
 
@@ -84,6 +86,7 @@ def assemble(settings: EngineSettings, *, model_name: str, directory: Path) -> P
             device=loaded.device.type,
         ),
         limits=_limits_within(num_blocks, settings.engine, limits),
+        context_length=loaded.max_position_embeddings,
         runner=runner,
         num_blocks=num_blocks,
     )
@@ -104,6 +107,7 @@ def _assemble_scripted(settings: EngineSettings, *, model_name: str, directory: 
             device="cpu",
         ),
         limits=limits,
+        context_length=config.max_position_embeddings,
         runner=ScriptedRunner(
             letters(min(100, vocab_size // 2), min(26, vocab_size // 4)),
             seconds_per_step=settings.engine.scripted_step_ms / 1000,
@@ -178,18 +182,21 @@ async def _serve(settings: EngineSettings, parts: Parts, listener: socket.socket
 def _compose(
     settings: EngineSettings, parts: Parts, crashed: Callable[[BaseException], None]
 ) -> tuple[EngineServer, EngineLoop]:
-    telemetry = Telemetry(SloMonitor(settings.slo.targets(), now=time.monotonic()))
+    targets = settings.slo.targets()
+    telemetry = Telemetry(SloMonitor(targets, now=time.monotonic()))
+    kv_cache = KvCache(num_blocks=parts.num_blocks, block_size=settings.engine.kv_block_size)
     server = EngineServer(
         model=parts.model,
-        limits=parts.limits,
+        desired_state=DesiredState(parts.limits, kv_cache=kv_cache, context_length=parts.context_length),
         shared_secret=settings.shared_secret,
         registry=telemetry.metrics.registry,
     )
     loop = EngineLoop(
         scheduler=Scheduler(
             limits=parts.limits,
-            kv_cache=KvCache(num_blocks=parts.num_blocks, block_size=settings.engine.kv_block_size),
+            kv_cache=kv_cache,
             vocab_size=parts.model.vocab_size,
+            itl_guard_seconds=targets.itl_p95_ms / 1000,
         ),
         runner=parts.runner,
         telemetry=telemetry,

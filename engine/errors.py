@@ -2,7 +2,8 @@
 
 EngineError
 ├── SettingsError    a setting is wrong: mend the file or the environment
-└── ModelError       the model cannot be served: choose another, or mend its files
+├── ModelError       the model cannot be served: choose another, or mend its files
+└── StepsFailed      step after step fails: the device is lost, say; start the process anew
 """
 
 
@@ -16,3 +17,7 @@ class SettingsError(EngineError):
 
 class ModelError(EngineError):
     """The model's files are missing, damaged or of a kind that is not supported."""
+
+
+class StepsFailed(EngineError):
+    """Several steps in a row could not be computed, with whatever requests."""

@@ -1,24 +1,29 @@
 """The engine's one thread of work: commands in, steps, outcomes out. Owns the scheduler and the runner.
 
     step():  drain commands -> scheduler.plan_step() -> runner.launch(plan) -> collect
-             -> scheduler.apply(plan, result) -> publish
+             -> scheduler.apply(plan, result) -> publish;  once a second: guardrails
 
-Other threads talk to it through `submit`, `cancel` and `disown`, and read `snapshot` and `progress`.
+Other threads talk to it through `submit`, `cancel`, `disown` and `configure`, and read `snapshot` and
+`progress`.
 """
 
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import assert_never
 
+from engine.core.guardrails import Guardrails, Mode, Move
+from engine.core.limits import Limits
 from engine.core.outcome import Broken, Ended, Outcome, Refusal, RefusalReason, Refused
 from engine.core.scheduler import Scheduler
-from engine.core.sequence import Sequence, SequenceClass
+from engine.core.sequence import Sequence, SequenceClass, WaitReason
+from engine.core.service import TenantLoad
 from engine.core.slo import SloReading
-from engine.core.step import StepPlan
+from engine.core.step import StepPlan, StepResult
+from engine.errors import StepsFailed
 from engine.runner.runner import Runner
 from engine.telemetry import Telemetry
 
@@ -27,6 +32,9 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS = 0.5  # how often an idle loop refreshes its snapshot
 SNAPSHOT_SECONDS = 0.25
 STALLED_AFTER_SECONDS = 10.0
+GUARDRAIL_SECONDS = 1.0
+BITING = (RefusalReason.LONG_CONTEXT_DEGRADED, RefusalReason.RATE_SHARE)  # what only guardrails refuse
+HELD_SECONDS = 0.05  # how often it is asked again whether work that is held back may go on
 MAX_FAILED_STEPS = 8
 
 Publish = Callable[[int, list[Outcome]], None]
@@ -56,12 +64,30 @@ class Disown:
     asked_at: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What operators want of the engine, from the next step on. `revision` counts up with every change."""
+
+    revision: int
+    limits: Limits
+    weights: Mapping[str, float]
+    guardrail_mode: Mode = Mode.AUTOMATIC
+    guardrail_level: int = 0
+
+
+@dataclass(frozen=True)
+class Configure:
+    """Work by this configuration from now on."""
+
+    configuration: Configuration
+
+
 @dataclass(frozen=True)
 class Stop:
     """Leave the loop, whatever is running."""
 
 
-Command = Submit | Cancel | Disown | Stop
+Command = Submit | Cancel | Disown | Configure | Stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +100,30 @@ class Snapshot:
     num_blocks: int
     num_used_blocks: int
     num_free_blocks: int
+    num_cached_blocks: int
+    num_prefix_queried_tokens: int
+    num_prefix_hit_tokens: int
     prompt_tokens_per_second: float
     generated_tokens_per_second: float
     slo: tuple[SloReading, ...]
+    limits: Limits
+    config_revision: int
+    guardrail_mode: Mode
+    guardrail_level: int
+    guardrail_moves: tuple[Move, ...]
+    waiting_reasons: Mapping[tuple[str, SequenceClass, WaitReason], int]
+    tenants: tuple[TenantLoad, ...]
+    service_rates: Mapping[str, float]  # charged tokens per second by tenant, of those served lately
+    fairness: float | None
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Health as forward progress: the loop stands still when `since` stays while there is work."""
+    """Health as forward progress: the loop stands still when `since` stays while there is work.
+
+    `since` is when the step counter last moved, or when work last came to an idle engine. Work that is held
+    back on purpose (offline work while service levels are missed) is none that ought to move.
+    """
 
     step: int
     has_work: bool
@@ -113,6 +155,11 @@ class EngineLoop:
         self._clock = clock
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._live: dict[str, Sequence] = {}
+        self._guardrails = Guardrails()
+        self._guarded_at = clock()
+        self._num_biting = 0
+        self._config_revision = 0
+        self._is_held = False  # there is work, but the latest step found none that may run
         self._step = 0
         self._is_stopping = False
         self._is_draining = False
@@ -140,6 +187,10 @@ class EngineLoop:
         """Ends everything that belongs to `owner` within one step."""
         self._commands.put(Disown(owner, self._clock()))
 
+    def configure(self, configuration: Configuration) -> None:
+        """Changes limits, weights and guardrails before the next step. Older revisions are ignored."""
+        self._commands.put(Configure(configuration))
+
     def drain(self) -> None:
         """From now on refuse what comes new; what is there goes on."""
         self._is_draining = True
@@ -166,20 +217,22 @@ class EngineLoop:
         self._note_progress()  # before computing too: a first step that hangs must show
         now = self._clock()
         self._tell(self._scheduler.expire(now), now)
+        self._guard(now)
         plan = self._scheduler.plan_step(now)
+        self._is_held = plan is None and self._scheduler.has_work
         if plan is not None:
             self._tell(self._compute(plan), self._clock())
-        elif was_busy:
+        elif was_busy and not self._scheduler.has_work:
             self._scheduler.check_integrity()
         self._note_progress()
 
     def _drain_commands(self) -> None:
         """Carries out what other threads asked for; waits for it when there is nothing else to do."""
         try:
-            if self._scheduler.has_work:
+            if self._scheduler.has_work and not self._is_held:
                 command = self._commands.get_nowait()
             else:
-                command = self._commands.get(timeout=IDLE_SECONDS)
+                command = self._commands.get(timeout=HELD_SECONDS if self._is_held else IDLE_SECONDS)
             while True:
                 self._carry_out(command)
                 command = self._commands.get_nowait()
@@ -197,26 +250,30 @@ class EngineLoop:
             case Disown(owner, asked_at):
                 owned = [sequence for sequence in self._live.values() if sequence.owner is owner]
                 self._cancel(owned, asked_at)
+            case Configure(configuration):
+                self._configure(configuration)
             case Stop():
                 self._is_stopping = True
             case _:
                 assert_never(command)
 
     def _submit(self, sequence: Sequence) -> None:
-        refusal = self._refusal(sequence)
+        now = self._clock()
+        refusal = self._refusal(sequence, now)
         if refusal is None:
             self._live[sequence.id] = sequence
         else:
+            self._num_biting += refusal.reason in BITING
             outcome = Refused(sequence, refusal)
-            self._telemetry.record([outcome], self._clock())
+            self._telemetry.record([outcome], now)
             self._publish(self._step, [outcome])
 
-    def _refusal(self, sequence: Sequence) -> Refusal | None:
+    def _refusal(self, sequence: Sequence, now: float) -> Refusal | None:
         if self._is_draining:
             return Refusal(RefusalReason.DRAINING, "the engine is shutting down")
         if sequence.id in self._live:
             return Refusal(RefusalReason.INVALID_REQUEST, f"request id {sequence.id} is in use")
-        return self._scheduler.submit(sequence)
+        return self._scheduler.submit(sequence, now)
 
     def _cancel(self, sequences: list[Sequence], asked_at: float) -> None:
         outcomes = [self._scheduler.cancel(sequence) for sequence in sequences]
@@ -225,18 +282,72 @@ class EngineLoop:
             self._telemetry.cancelled(now - asked_at)
         self._tell(outcomes, now)
 
+    def _configure(self, configuration: Configuration) -> None:
+        if configuration.revision <= self._config_revision:
+            return
+        now = self._clock()
+        self._config_revision = configuration.revision
+        self._scheduler.order_weights(configuration.weights)
+        self._tell(self._scheduler.set_limits(configuration.limits), now)
+        moves = self._guardrails.order(configuration.guardrail_mode, configuration.guardrail_level, now)
+        self._follow(moves)
+        self.snapshot = self._take_snapshot()
+        logger.info("configured", extra={"revision": configuration.revision})
+
+    def _guard(self, now: float) -> None:
+        """Once a second: are the service levels kept, and what is given up if not?"""
+        if now - self._guarded_at < GUARDRAIL_SECONDS:
+            return
+        self._guarded_at = now
+        monitor = self._telemetry.monitor
+        late_seconds = monitor.targets.queue_wait_p95_ms / 1000
+        ages = self._scheduler.waiting_ages(SequenceClass.INTERACTIVE, now, late_seconds=late_seconds)
+        monitor.note_waiting_age(now, *ages)
+        is_biting, self._num_biting = self._num_biting > 0, 0
+        self._follow(self._guardrails.tick(monitor.judged(now), now, is_biting=is_biting))
+
+    def _follow(self, moves: list[Move]) -> None:
+        for move in moves:
+            logger.warning(
+                "guardrails: %s",
+                move.detail,
+                extra={
+                    "from_level": int(move.from_level),
+                    "to_level": int(move.to_level),
+                    "is_dry_run": move.is_dry_run,
+                },
+            )
+        self._scheduler.restrict(self._guardrails.restrictions)
+
     def _compute(self, plan: StepPlan) -> list[Outcome]:
-        started_at = self._clock()
+        """What a step brings. One that fails is tried once more without its newest members."""
         try:
-            result = self._runner.collect(self._runner.launch(plan))
+            return self._run_plan(plan)
         except Exception as error:  # whatever a model raises must not take the others down
             logger.exception("step %d failed", plan.step_id)
-            self._num_failed_in_a_row += 1
-            if self._num_failed_in_a_row == MAX_FAILED_STEPS:
-                raise  # not the requests' fault: a device that is lost, say; a new process may fare better
-            return self._scheduler.fail(plan, f"the step failed: {error}")
+            reason = f"the step failed: {error}"
+        suspects = self._scheduler.newest(plan)
+        others = replace(plan, rows=tuple(row for row in plan.rows if row.sequence_id not in suspects))
+        if others.rows:
+            try:
+                outcomes = self._run_plan(others)
+            except Exception:
+                logger.exception("step %d failed without its newest members, too", plan.step_id)
+            else:
+                return [*outcomes, *self._scheduler.fail(suspects, reason)]
+        self._num_failed_in_a_row += 1
+        if (
+            self._num_failed_in_a_row == MAX_FAILED_STEPS
+        ):  # not the requests' fault: a device that is lost, say
+            raise StepsFailed(reason)  # a new process may fare better
+        return self._scheduler.fail([row.sequence_id for row in plan.rows], reason)
+
+    def _run_plan(self, plan: StepPlan) -> list[Outcome]:
+        started_at = self._clock()
+        result: StepResult = self._runner.collect(self._runner.launch(plan))
         self._num_failed_in_a_row = 0
         now = self._clock()
+        self._scheduler.observe(plan, now - started_at)
         self._telemetry.step_done(plan, seconds=now - started_at, now=now)
         self._step = plan.step_id
         return self._scheduler.apply(plan, result, now)
@@ -253,18 +364,31 @@ class EngineLoop:
     # --- what others may see ---------------------------------------------------------------------------
 
     def _note_progress(self) -> None:
-        now = self._clock()
-        self.progress = Progress(step=self._step, has_work=self._scheduler.has_work, since=now)
+        now, before = self._clock(), self.progress
+        has_work = self._scheduler.has_work and not self._is_held
+        moved = self._step != before.step or (has_work and not before.has_work) or not has_work
+        self.progress = Progress(self._step, has_work, now if moved else before.since)
         if now - self._snapshot_at >= SNAPSHOT_SECONDS or not self._scheduler.has_work:
             self._snapshot_at = now
             self.snapshot = self._take_snapshot()
 
     def _take_snapshot(self) -> Snapshot:
         now, scheduler, cache = self._clock(), self._scheduler, self._scheduler.kv_cache
+        num_empty = cache.num_free_blocks - cache.num_cached_blocks
         running = {each: scheduler.num_running(each) for each in SequenceClass}
         waiting = {each: scheduler.num_waiting(each) for each in SequenceClass}
         self._telemetry.load(running=running, waiting=waiting)
-        self._telemetry.blocks(used=cache.num_used_blocks, free=cache.num_free_blocks, now=now)
+        self._telemetry.blocks(
+            used=cache.num_used_blocks, free=num_empty, cached=cache.num_cached_blocks, now=now
+        )
+        loads, reasons = scheduler.tenant_loads(), scheduler.waiting_counts()
+        names = {load.tenant: load.name for load in loads}
+        self._telemetry.waiting(
+            {(names[tenant], each, why): count for (tenant, each, why), count in reasons.items()}
+        )
+        self._telemetry.services(loads, now=now)
+        self._telemetry.figures(scheduler.figures, num_evicted_blocks=cache.num_evicted_blocks)
+        self._telemetry.guardrail_level(self._guardrails.level)
         prompt, generated = self._telemetry.throughput.per_second(now)
         return Snapshot(
             step=self._step,
@@ -272,8 +396,20 @@ class EngineLoop:
             waiting=waiting,
             num_blocks=cache.num_blocks,
             num_used_blocks=cache.num_used_blocks,
-            num_free_blocks=cache.num_free_blocks,
+            num_free_blocks=num_empty,
+            num_cached_blocks=cache.num_cached_blocks,
+            num_prefix_queried_tokens=scheduler.figures.num_prefix_queried_tokens,
+            num_prefix_hit_tokens=scheduler.figures.num_prefix_hit_tokens,
             prompt_tokens_per_second=prompt,
             generated_tokens_per_second=generated,
             slo=self._telemetry.monitor.readings(now),
+            limits=scheduler.limits,
+            config_revision=self._config_revision,
+            guardrail_mode=self._guardrails.mode,
+            guardrail_level=self._guardrails.level,
+            guardrail_moves=tuple(self._guardrails.recent_moves),
+            waiting_reasons=reasons,
+            tenants=tuple(loads),
+            service_rates=self._telemetry.fairness.rates,
+            fairness=self._telemetry.fairness.index,
         )

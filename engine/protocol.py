@@ -322,7 +322,6 @@ class TenantRow(msgspec.Struct, frozen=True):
     running: int
     waiting: int
     service: float
-    kv_blocks_cached: int
 
 
 class GuardrailEvent(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import hmac
 import logging
 import socket
 import time
+import uuid
 from http import HTTPStatus
 from typing import assert_never
 
@@ -19,8 +20,9 @@ from websockets.http11 import Request, Response
 
 from engine import protocol, self_report, translation
 from engine.connection import Connection
-from engine.core.limits import Limits
+from engine.core.limits import LimitError
 from engine.core.outcome import Outcome
+from engine.desired_state import DesiredState
 from engine.ledger import Ledger
 from engine.loop import EngineLoop
 from engine.self_report import ServedModel
@@ -40,12 +42,15 @@ class EngineServer:
         self,
         *,
         model: ServedModel,
-        limits: Limits,
+        desired_state: DesiredState,
         shared_secret: str,
         registry: CollectorRegistry,
     ) -> None:
         self._model = model
-        self._limits = limits
+        self._desired_state = desired_state
+        self._seen_revision = 0
+        self._config_error: str | None = None
+        self._instance = uuid.uuid4().hex
         self._authorization = f"Bearer {shared_secret}".encode()
         self._registry = registry
         self._connections: set[Connection] = set()
@@ -167,7 +172,9 @@ class EngineServer:
             return None
         await websocket.send(
             protocol.encode(
-                self_report.description_of(self._model, limits=self._limits, window=self._window())
+                self_report.description_of(
+                    self._model, limits=self._engine_loop.snapshot.limits, window=self._window()
+                )
             )
         )
         return hello
@@ -187,7 +194,7 @@ class EngineServer:
             case protocol.GenerateRequest():
                 self._generate(connection, message)
             case protocol.Configure():
-                pass
+                self._configure(connection, message)
             case protocol.Cancel(id):
                 self._engine_loop.cancel(connection, id)
             case protocol.ReportQuery():
@@ -196,6 +203,20 @@ class EngineServer:
                 raise protocol.ProtocolError("hello was said already")
             case _:
                 assert_never(message)
+
+    def _configure(self, connection: Connection, message: protocol.Configure) -> None:
+        """Keeps the highest revision seen; one that contradicts itself changes nothing and is told."""
+        if connection.hello.observer or message.revision <= self._seen_revision:
+            return
+        self._seen_revision = message.revision
+        try:
+            configuration = self._desired_state.configuration(message)
+        except LimitError as error:
+            self._config_error = str(error)
+            logger.error("revision %d is not in force: %s", message.revision, error)
+        else:
+            self._config_error = None
+            self._engine_loop.configure(configuration)
 
     def _generate(self, connection: Connection, request: protocol.GenerateRequest) -> None:
         refusal = self._refusal(connection, request)
@@ -279,7 +300,10 @@ class EngineServer:
         return self_report.status_of(
             self._engine_loop.snapshot,
             model=self._model,
-            limits=self._limits,
+            instance=self._instance,
+            config_revision=self._seen_revision if self._config_error else None,
+            config_error=self._config_error,
+            unix_time_ahead=time.time() - time.monotonic(),
             window=self._window(),
             is_healthy=self.is_healthy(),
             is_draining=self._is_draining,
@@ -288,7 +312,7 @@ class EngineServer:
 
     def _window(self) -> protocol.Window:
         num_gateways = sum(not connection.hello.observer for connection in self._connections)
-        return self_report.window_of(self._limits, num_gateways=num_gateways)
+        return self_report.window_of(self._engine_loop.snapshot.limits, num_gateways=num_gateways)
 
     # --- plain HTTP ------------------------------------------------------------------------------------
 

@@ -14,11 +14,12 @@ from prometheus_client import Counter, Gauge
 from engine.core.figures import Figures, FreeCause
 from engine.core.outcome import Broken, Ended, Outcome, Refused, Sampled
 from engine.core.sequence import Sequence, SequenceClass, WaitReason
+from engine.core.service import TenantLoad
 from engine.core.slo import SloMonitor
 from engine.core.step import StepPlan
 from engine.metrics import BucketTally, Metrics, Tally
 from engine.tenant_labels import TenantLabels
-from engine.tenant_service import Fairness, ServiceWindow, TenantService
+from engine.tenant_service import Fairness, ServiceWindow
 
 RATE_HORIZON_SECONDS = 5.0
 
@@ -289,7 +290,7 @@ class Telemetry:
             rows[self._tenants.fold(tenant), sequence_class.value, reason.value] += count
         self._waiting.replace(rows)
 
-    def services(self, tenants: Iterable[TenantService], *, now: float) -> None:
+    def services(self, tenants: Iterable[TenantLoad], *, now: float) -> None:
         """Takes in what each tenant has been given and has to do; `fairness` then speaks of `now`."""
         rows = list(tenants)
         increases = self._services.look(rows, now)

@@ -3,24 +3,12 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
+
+from engine.core.service import TenantLoad
 
 HORIZON_SECONDS: Final = 10.0
 MAX_REMEMBERED_TENANTS: Final = 10_000
-
-
-class TenantService(NamedTuple):
-    """One tenant inside the engine. `service` is the charged tokens since the start, before its weight.
-
-    A named tuple because hundreds are made several times a second.
-    """
-
-    tenant: str
-    name: str
-    weight: float
-    running: int
-    waiting: int
-    service: float
 
 
 @dataclass(frozen=True)
@@ -54,7 +42,7 @@ class ServiceWindow:
         self._given: defaultdict[str, float] = defaultdict(float)
         self._num_looks: Counter[str] = Counter()  # looks of the window in which a tenant had work
 
-    def look(self, rows: Iterable[TenantService], now: float) -> dict[str, float]:
+    def look(self, rows: Iterable[TenantLoad], now: float) -> dict[str, float]:
         """Takes in what tenants have been given until `now`: the increase of each that has or had work.
 
         A tenant whose count fell was forgotten meanwhile, so all of its count is new.

@@ -1,9 +1,11 @@
 """Between the wire's messages and the core's values: pure, one function per direction and type."""
 
+from collections.abc import Iterable
 from typing import assert_never
 
+from engine.core.guardrails import Mode, Move
 from engine.core.limits import Limits
-from engine.core.outcome import Broken, Ended, Outcome, Refused, Sampled
+from engine.core.outcome import Broken, Ended, Outcome, Refusal, Refused, Sampled
 from engine.core.sequence import GenerationParams, Sequence, SequenceClass
 from engine.core.slo import SloReading
 from engine.protocol import (
@@ -13,10 +15,14 @@ from engine.protocol import (
     Finished,
     FinishReason,
     GenerateRequest,
+    GuardrailEvent,
+    GuardrailMode,
+    Guardrails,
     SequenceEvent,
     SloRow,
     TokenDelta,
     Usage,
+    WaitReason,
 )
 from engine.protocol import Refused as RefusedEvent
 
@@ -75,7 +81,8 @@ def event_of(outcome: Outcome) -> SequenceEvent:
                 id=sequence.id,
                 reason=AdmissionReason(outcome.refusal.reason.value),
                 detail=outcome.refusal.detail,
-                retry_after_ms=RETRY_AFTER_MS,
+                retry_after_ms=_retry_after_ms(outcome.refusal),
+                wait_reason=_wait_reason_of(outcome.refusal),
             )
         case Broken():
             return Failed(id=sequence.id, error=outcome.error, usage=usage_of(sequence))
@@ -113,7 +120,7 @@ def usage_of(sequence: Sequence) -> Usage:
     """Prompt tokens computed at least once, and tokens sampled; recomputing after preemption is free."""
     return Usage(
         prompt_tokens=sequence.num_prompt_tokens_computed,
-        cached_tokens=0,
+        cached_tokens=sequence.num_cached_tokens,
         completion_tokens=sequence.num_output_tokens,
     )
 
@@ -145,6 +152,34 @@ def slo_row_of(reading: SloReading) -> SloRow:
         five_minutes=reading.five_minutes,
         minutes_in_breach=reading.minutes_in_breach,
     )
+
+
+def guardrails_of(*, mode: Mode, level: int, moves: Iterable[Move], unix_time_ahead: float) -> Guardrails:
+    """Where the guardrails stand, as the wire tells it. `unix_time_ahead` of the moves' clock, in seconds."""
+    events = tuple(
+        GuardrailEvent(
+            number=move.number,
+            at=move.at + unix_time_ahead,
+            from_level=int(move.from_level),
+            to_level=int(move.to_level),
+            measure=move.measure,
+            value=move.value,
+            target=move.target,
+            detail=move.detail,
+            is_dry_run=move.is_dry_run,
+        )
+        for move in moves
+    )
+    return Guardrails(mode=GuardrailMode(mode.value), level=int(level), events=events)
+
+
+def _retry_after_ms(refusal: Refusal) -> int:
+    seconds = refusal.retry_after_seconds
+    return RETRY_AFTER_MS if seconds is None else int(seconds * 1000)
+
+
+def _wait_reason_of(refusal: Refusal) -> WaitReason | None:
+    return None if refusal.wait_reason is None else WaitReason(refusal.wait_reason.value)
 
 
 def _milliseconds(start: float, end: float | None) -> float | None:

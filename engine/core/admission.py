@@ -13,6 +13,12 @@ def usable_blocks(kv_cache: KvCache, limits: Limits) -> int:
     return int(kv_cache.num_blocks * limits.kv_cache_utilization_limit)
 
 
+def offline_blocks(kv_cache: KvCache, limits: Limits) -> int:
+    """Blocks that all offline work together may hold."""
+    share = min(limits.kv_cache_utilization_limit, limits.offline_kv_utilization_limit)
+    return int(kv_cache.num_blocks * share)
+
+
 def within_cache(limits: Limits, kv_cache: KvCache) -> Limits:
     """`limits` with no more `max_model_len` than one sequence may fill of the cache.
 
@@ -48,7 +54,8 @@ def refusal(sequence: Sequence, *, limits: Limits, kv_cache: KvCache, vocab_size
             f"{prompt} prompt tokens and {output} output tokens are more than the context of "
             f"{limits.max_model_len} tokens",
         )
-    needed, usable = kv_cache.blocks_for(prompt + output), usable_blocks(kv_cache, limits)
+    needed = kv_cache.blocks_for(prompt + output)
+    usable = (usable_blocks if sequence.is_interactive else offline_blocks)(kv_cache, limits)
     if needed > usable:
         return Refusal(
             RefusalReason.KV_NEVER_FITS,

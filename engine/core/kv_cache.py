@@ -4,9 +4,9 @@ A block belongs to the shared namespace of its sequence if it lies wholly within
 prompt, else to its tenant's; where that is empty, nothing is looked up or recorded.
 """
 
-from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from struct import Struct
 
 from engine.core.block_pool import BlockPool
 from engine.core.prefix_cache import BlockText, HashBlock, PrefixCache, keyed_hash
@@ -25,6 +25,7 @@ class KvCache:
         self._pool = BlockPool(num_blocks)
         self._prefixes = PrefixCache(num_blocks)
         self._hash_block = hash_block
+        self._pack_tokens = Struct(f"<{block_size}I").pack  # ids are less than 2**32
 
     # --- how much of it ----------------------------------------------------------------------------------
 
@@ -102,6 +103,7 @@ class KvCache:
             sequence.block_table.append(text.block)
         sequence.num_computed_tokens += len(hits) * self.block_size
         self._take(sequence, self.missing_blocks(sequence))
+        self._extend_hashes(sequence)
         self._prefixes.expect(sequence, self._uncomputed_hashes(sequence))
         return True
 
@@ -119,7 +121,9 @@ class KvCache:
         """Lets others find the blocks that became full of computed tokens. To be called after each step."""
         num_full = sequence.num_computed_tokens // self.block_size
         if num_full and self._prefixes.text_of(sequence.block_table[num_full - 1]) is None:
-            self._record(sequence, self._num_named_blocks(sequence, num_full))
+            num_named = self._num_named_blocks(sequence, num_full)
+            if num_named and self._prefixes.text_of(sequence.block_table[num_named - 1]) is None:
+                self._record(sequence, num_named)
 
     def release(self, sequence: Sequence) -> None:
         """Takes all blocks from `sequence`; what is full of computed tokens stays cached for others."""
@@ -175,12 +179,11 @@ class KvCache:
         table, num_sharable = sequence.block_table, self._num_sharable_blocks(sequence)
         if len(table) >= num_sharable or not self._goes_on_from_its_blocks(sequence):
             return hits
-        self._extend_hashes(sequence)
         text = self._prefixes.text_of(table[-1]) if table else None
         if table and text is None:
             return hits
-        for index in range(len(table), num_sharable):
-            text = self._prefixes.find(text, *self._identity(sequence, index))
+        for namespace, block_hash, tokens in self._identities(sequence, len(table), num_sharable):
+            text = self._prefixes.find(text, namespace, block_hash, tokens)
             if text is None:
                 break
             hits.append(text)
@@ -191,25 +194,30 @@ class KvCache:
         table, start = sequence.block_table, num_blocks
         while start > 0 and self._prefixes.text_of(table[start - 1]) is None:
             start -= 1
-        self._extend_hashes(sequence)
         text = self._prefixes.text_of(table[start - 1]) if start > 0 else None
-        for index in range(start, num_blocks):
-            text = self._prefixes.record(table[index], text, *self._identity(sequence, index))
+        identities = self._identities(sequence, start, num_blocks)
+        for block, (namespace, block_hash, tokens) in zip(table[start:num_blocks], identities, strict=True):
+            text = self._prefixes.record(block, text, namespace, block_hash, tokens)
 
-    def _identity(self, sequence: Sequence, index: int) -> tuple[bytes, bytes, bytes]:
-        """Namespace, hash and tokens of a block whose hash is there already."""
-        tokens = self._tokens(sequence, index)
-        return self._namespace(sequence, index), sequence.block_hashes[index], tokens
+    def _identities(self, sequence: Sequence, start: int, stop: int) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Namespace, hash and tokens of its blocks `start` .. `stop` - 1, all full and with a namespace."""
+        self._extend_hashes(sequence)
+        for index, (namespace, tokens) in enumerate(self._texts(sequence, start, stop), start):
+            yield namespace, sequence.block_hashes[index], tokens
 
     def _extend_hashes(self, sequence: Sequence) -> None:
         """Hashes all its full blocks that have a namespace, each once: known tokens never change."""
         hashes = sequence.block_hashes
-        for index in range(
-            len(hashes), self._num_named_blocks(sequence, sequence.num_tokens // self.block_size)
-        ):
-            parent_hash = hashes[-1] if hashes else b""
-            tokens = self._tokens(sequence, index)
-            hashes.append(self._hash_block(self._namespace(sequence, index), parent_hash, tokens))
+        num_named = self._num_named_blocks(sequence, sequence.num_tokens // self.block_size)
+        for namespace, tokens in self._texts(sequence, len(hashes), num_named):
+            hashes.append(self._hash_block(namespace, hashes[-1] if hashes else b"", tokens))
+
+    def _texts(self, sequence: Sequence, start: int, stop: int) -> Iterator[tuple[bytes, bytes]]:
+        """Namespace and tokens of its blocks `start` .. `stop` - 1."""
+        size, num_shared = self.block_size, self._num_shared_blocks(sequence)
+        for index in range(start, stop):
+            namespace = sequence.shared_namespace if index < num_shared else sequence.cache_namespace
+            yield namespace, self._pack_tokens(*sequence.token_ids[index * size : (index + 1) * size])
 
     def _uncomputed_hashes(self, sequence: Sequence) -> list[bytes]:
         return sequence.block_hashes[sequence.num_computed_tokens // self.block_size :]
@@ -217,17 +225,6 @@ class KvCache:
     def _goes_on_from_its_blocks(self, sequence: Sequence) -> bool:
         """Whether the next token to compute is the first of the next block to take."""
         return sequence.num_computed_tokens == len(sequence.block_table) * self.block_size
-
-    def _tokens(self, sequence: Sequence, index: int) -> bytes:
-        start = index * self.block_size
-        return array("I", sequence.token_ids[start : start + self.block_size]).tobytes()
-
-    def _namespace(self, sequence: Sequence, index: int) -> bytes:
-        return (
-            sequence.shared_namespace
-            if index < self._num_shared_blocks(sequence)
-            else sequence.cache_namespace
-        )
 
     def _num_shared_blocks(self, sequence: Sequence) -> int:
         """Leading blocks of the shared namespace. Output is never shared with other tenants."""

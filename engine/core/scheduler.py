@@ -4,69 +4,84 @@ Pure: no tensors, no clock, no I/O. The loop passes `now` in (seconds, monotonic
 
     submit ──refusal?──▶ waiting ──admit──▶ running ──apply──▶ over
                             ▲                  │
-                            └── preempted ◀────┘ (blocks taken back; computed again from its tokens)
+                            └───── parked ◀────┘ (gave its seat or some of its tail blocks to others)
+
+This file takes commands and applies results. How a step is filled is `planner.py`: read that first.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from engine.core import admission
+from engine.core.alarms import Alarms
+from engine.core.fair_share import Lines
+from engine.core.figures import Figures, FreeCause
+from engine.core.guardrails import Restrictions
 from engine.core.kv_cache import KvCache
-from engine.core.lanes import Lanes
 from engine.core.limits import Limits
+from engine.core.memory import Memory
 from engine.core.outcome import Broken, Ended, Outcome, Refusal, RefusalReason, Refused, Sampled
-from engine.core.sequence import EndReason, Sequence, SequenceClass
-from engine.core.step import PlannedRow, SamplingParams, StepPlan, StepResult
+from engine.core.planner import Planner
+from engine.core.predictor import StepLoad, StepTimeModel
+from engine.core.restraint import Restraint
+from engine.core.roster import Roster
+from engine.core.sequence import EndReason, Sequence, SequenceClass, WaitReason
+from engine.core.service import HORIZON_SECONDS, TenantLoad
+from engine.core.step import PlannedRow, StepPlan, StepResult
+
+MAX_DRAIN_SECONDS = 60.0  # nobody is told to come back later than that
+OVER_SHARE = 1.1  # times its fair part of recent service
+CAUSES = {
+    EndReason.STOP: FreeCause.FINISHED,
+    EndReason.LENGTH: FreeCause.FINISHED,
+    EndReason.CANCELLED: FreeCause.CANCELLED,
+    EndReason.DEADLINE: FreeCause.DEADLINE,
+}
 
 
 class Scheduler:
     """Owns all sequences of the engine and their cache blocks. One thread uses it."""
 
     def __init__(
-        self, *, limits: Limits, kv_cache: KvCache, vocab_size: int, max_num_waiting: int = 4096
+        self,
+        *,
+        limits: Limits,
+        kv_cache: KvCache,
+        vocab_size: int,
+        itl_guard_seconds: float | None = None,
+        max_num_waiting: int = 4096,
+        max_num_waiting_per_tenant: int = 2048,
     ) -> None:
-        self.limits = limits
+        """`itl_guard_seconds`: no prefill makes a step predictably longer while somebody reads along."""
         self.kv_cache = kv_cache
+        self.figures = Figures()
+        self.step_time = StepTimeModel()
         self._vocab_size = vocab_size
         self._max_num_waiting = max_num_waiting
-        self._waiting = {sequence_class: Lanes() for sequence_class in SequenceClass}
-        self._preempted: list[Sequence] = []  # by arrival: they keep their place before all who wait
-        self._running: list[Sequence] = []  # by arrival
+        self._max_num_waiting_per_tenant = max_num_waiting_per_tenant
+        self._restraint = Restraint(limits)
+        self._roster = Roster()
+        self._memory = Memory(kv_cache, self.figures)
+        self._alarms = Alarms()
+        self._planner = Planner(
+            roster=self._roster,
+            memory=self._memory,
+            restraint=self._restraint,
+            step_time=self.step_time,
+            figures=self.figures,
+            itl_guard_seconds=itl_guard_seconds,
+        )
         self._step_id = 0
-
-    # --- what waits and runs ---------------------------------------------------------------------------
-
-    @property
-    def has_work(self) -> bool:
-        """Whether any sequence is not over."""
-        return bool(self._running or self._preempted) or any(len(queue) for queue in self._waiting.values())
-
-    def num_running(self, sequence_class: SequenceClass) -> int:
-        """Sequences of a class in the running set."""
-        return sum(sequence.sequence_class is sequence_class for sequence in self._running)
-
-    def num_waiting(self, sequence_class: SequenceClass) -> int:
-        """Sequences of a class that wait for their first step, or to be taken up again."""
-        preempted = sum(sequence.sequence_class is sequence_class for sequence in self._preempted)
-        return len(self._waiting[sequence_class]) + preempted
-
-    def sequences(self) -> Iterator[Sequence]:
-        """Every sequence that is not over."""
-        return chain(self._running, self._preempted, *self._waiting.values())
 
     # --- commands --------------------------------------------------------------------------------------
 
-    def submit(self, sequence: Sequence) -> Refusal | None:
-        """Takes `sequence` into its queue, or says why it never can run."""
-        queue = self._waiting[sequence.sequence_class]
-        if len(queue) >= self._max_num_waiting:
-            return Refusal(RefusalReason.QUEUE_FULL, f"{len(queue)} requests are waiting already")
-        refusal = admission.refusal(
-            sequence, limits=self.limits, kv_cache=self.kv_cache, vocab_size=self._vocab_size
-        )
+    def submit(self, sequence: Sequence, now: float) -> Refusal | None:
+        """Takes `sequence` into its queue, or says why it cannot run."""
+        refusal = self._refusal(sequence, now)
         if refusal is None:
-            lane = queue.long if self._is_long(sequence) else queue.short
-            lane.push(tenant=sequence.tenant, key=sequence.id, item=sequence)
+            room = self._roster.room_of(sequence)
+            room.push(sequence, is_long=self._planner.is_long(sequence))
+            self._alarms.set(sequence, self._gives_up_at(sequence))
         return refusal
 
     def cancel(self, sequence: Sequence) -> Outcome:
@@ -74,196 +89,349 @@ class Scheduler:
         return self._end(sequence, EndReason.CANCELLED)
 
     def expire(self, now: float) -> list[Outcome]:
-        """Ends what has run out of time: waited too long, or past its deadline."""
-        return [self._expired(sequence, now) for sequence in self._overdue(now)]
+        """Ends what has run out of time: waited too long, or cannot meet its deadline any more."""
+        due = self._alarms.ring(now)
+        outcomes = [self._expired(sequence, now) for sequence in due]
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def set_limits(self, limits: Limits) -> list[Outcome]:
+        """Swaps the limits; what waits and can never run under the new ones is refused."""
+        self._restraint.want(limits)
+        newcomers = [sequence for sequence in self._roster.waiting() if sequence.scheduled_at is None]
+        outcomes: list[Outcome] = []
+        for sequence in newcomers:
+            self._alarms.set(sequence, self._gives_up_at(sequence))
+            refusal = self._never_runs(sequence)
+            if refusal is not None:
+                outcomes.append(self._refuse(sequence, refusal))
+        return outcomes
+
+    def order_weights(self, weights: Mapping[str, float]) -> None:
+        """These tenants' weights count from the next step on, whatever their requests say."""
+        for room in self._roster.rooms.values():
+            room.share.order_weights(weights)
+
+    def restrict(self, restrictions: Restrictions) -> None:
+        """What the guardrails take away, from the next step on."""
+        self._restraint.restrict(restrictions, num_running=len(self._roster.running))
 
     # --- the step --------------------------------------------------------------------------------------
 
     def plan_step(self, now: float) -> StepPlan | None:
-        """The next step, or None when nothing can be computed.
-
-        1. Every decoding sequence gets its one token; no prefill ever takes its place.
-        2. Prefills that run go on, in order of arrival, a chunk each.
-        3. New sequences are admitted while there is room: preempted ones, then interactive, then offline.
-        """
-        budget = self.limits.max_num_batched_tokens
-        rows = [self._row(sequence, 1) for sequence in self._decoding_with_slots()]
-        budget = min(budget - len(rows), self.limits.max_num_prefill_tokens)
-        for sequence in self._prefilling():
-            if budget == 0:
-                break
-            rows.append(self._chunk(sequence, budget))
-            budget -= len(rows[-1].token_ids)
-        while budget > 0 and (admitted := self._admit_next(now)) is not None:
-            rows.append(self._chunk(admitted, budget))
-            budget -= len(rows[-1].token_ids)
-        if not rows:
+        """The next step, or None when nothing can be computed."""
+        draft = self._planner.plan(self._step_id + 1, now)
+        if draft.is_empty:
             return None
         self._step_id += 1
-        return StepPlan(step_id=self._step_id, rows=tuple(rows))
+        self.figures.num_recomputed_tokens += draft.num_recomputed_tokens
+        return draft.plan(self._step_id)
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[Outcome]:
         """Moves the plan's sequences forward by what was computed and sampled."""
-        running = {sequence.id: sequence for sequence in self._running}
         outcomes: list[Outcome] = []
         for row in plan.rows:
-            sequence = running[row.sequence_id]
+            sequence = self._roster.running.get(row.sequence_id)
+            if sequence is None:
+                continue  # over since the step was launched
             error = result.errors.get(row.sequence_id)
             if error is not None:
-                self._forget(sequence)
-                outcomes.append(Broken(sequence, error))
+                outcomes.append(self._break(sequence, error))
                 continue
-            sequence.advance(len(row.token_ids))
-            outcomes.extend(self._take_tokens(sequence, result.sampled.get(row.sequence_id, ()), now))
+            try:
+                self._advance(sequence, row, result.sampled.get(row.sequence_id, ()), now, outcomes)
+            except Exception as exception:  # whatever is wrong with one request ends that one alone
+                outcomes.append(self._break(sequence, f"the request's bookkeeping failed: {exception!r}"))
         return outcomes
 
-    def fail(self, plan: StepPlan, error: str) -> list[Outcome]:
-        """Ends every sequence of a step that could not be computed; all others go on."""
-        in_plan = {row.sequence_id for row in plan.rows}
-        failed = [sequence for sequence in self._running if sequence.id in in_plan]
-        for sequence in failed:
-            self._forget(sequence)
-        return [Broken(sequence, error) for sequence in failed]
+    def observe(self, plan: StepPlan, seconds: float) -> None:
+        """Learns how long a step of this load takes."""
+        num_prefill_tokens = plan.num_tokens - plan.num_decode_rows
+        load = StepLoad(num_prefill_tokens, plan.num_decode_rows, plan.num_context_tokens)
+        self.step_time.observe(load, seconds)
+
+    def newest(self, plan: StepPlan) -> set[str]:
+        """Whom to leave out when a step fails: those in their first step, or else who came last."""
+        rows = [row for row in plan.rows if row.sequence_id in self._roster.running]
+        fresh = {row.sequence_id for row in rows if self._is_first_step(row)}
+        if 0 < len(fresh) < len(rows):
+            return fresh
+        running = (self._roster.running[row.sequence_id] for row in rows)
+        return {max(running, key=lambda sequence: (sequence.arrived_at, sequence.id)).id}
+
+    def fail(self, sequence_ids: Iterable[str], error: str) -> list[Outcome]:
+        """Ends sequences whose part of a step could not be computed; all others go on."""
+        running = self._roster.running
+        return [self._break(running[each], error) for each in sequence_ids if each in running]
+
+    # --- what waits and runs ---------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force: those wanted, less what the guardrails take."""
+        return self._restraint.limits
+
+    @property
+    def quantum(self) -> int:
+        """How far behind its turn, in charged tokens, a tenant may stay for the sake of cached prefixes."""
+        return self._planner.quantum
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence is not over."""
+        return bool(self._roster.running) or any(len(room) for room in self._roster.rooms.values())
+
+    @property
+    def next_alarm_at(self) -> float | None:
+        """When something runs out of time, at the earliest."""
+        return self._alarms.next_at
+
+    def num_running(self, sequence_class: SequenceClass) -> int:
+        """Sequences of a class in the running set."""
+        return self._roster.num_running[sequence_class]
+
+    def num_waiting(self, sequence_class: SequenceClass) -> int:
+        """Sequences of a class that wait for their first step, or to be taken up again."""
+        return len(self._roster.rooms[sequence_class])
+
+    def sequences(self) -> Iterator[Sequence]:
+        """Every sequence that is not over."""
+        return iter(self._roster)
+
+    def running(self) -> Iterator[Sequence]:
+        """The running set."""
+        return iter(self._roster.running.values())
+
+    def virtual(self, sequence_class: SequenceClass, tenant: str) -> float:
+        """A tenant's fair-share counter: charged tokens over its weight."""
+        return self._roster.rooms[sequence_class].share.virtual(tenant)
+
+    def waiting_ages(
+        self, sequence_class: SequenceClass, now: float, *, late_seconds: float
+    ) -> tuple[float, int]:
+        """How long the oldest newcomer of a class has waited, 0 without any, and how many are late."""
+        oldest, num_late = 0.0, 0
+        room = self._roster.rooms[sequence_class]
+        for lane in (room.short, room.long):
+            for tenant in lane.tenants:
+                for sequence in lane.line(tenant):
+                    age = now - sequence.arrived_at
+                    if sequence.scheduled_at is not None:
+                        continue
+                    oldest = max(oldest, age)
+                    if age <= late_seconds:
+                        break  # those behind came later
+                    num_late += 1
+        return oldest, num_late
+
+    def wait_reason(self, sequence: Sequence) -> WaitReason:
+        """Why a waiting sequence was not taken up by the latest step."""
+        room = self._roster.room_of(sequence)
+        lane = room.long if sequence.id in room.long else room.short
+        return self._planner.waits.of.get(sequence.id) or self._lane_reason(
+            sequence.sequence_class, lane, sequence.tenant
+        )
+
+    def waiting_counts(self) -> Counter[tuple[str, SequenceClass, WaitReason]]:
+        """How many wait, by tenant, class and what for. Looks at tenants, not at all that wait."""
+        counts: Counter[tuple[str, SequenceClass, WaitReason]] = Counter()
+        for sequence_class, room in self._roster.rooms.items():
+            for lane in (room.short, room.long):
+                for tenant in lane.tenants:
+                    reason = self._lane_reason(sequence_class, lane, tenant)
+                    counts[(tenant, sequence_class, reason)] += lane.num_waiting(tenant)
+        for sequence in self._noted():
+            room = self._roster.room_of(sequence)
+            lane = room.long if sequence.id in room.long else room.short
+            usual = self._lane_reason(sequence.sequence_class, lane, sequence.tenant)
+            counts[(sequence.tenant, sequence.sequence_class, usual)] -= 1
+            counts[(sequence.tenant, sequence.sequence_class, self.wait_reason(sequence))] += 1
+        return +counts
+
+    def tenant_loads(self) -> list[TenantLoad]:
+        """Every tenant that has something here."""
+        names = {sequence.tenant: sequence.tenant_name for sequence in self._roster.running.values()}
+        running = Counter(sequence.tenant for sequence in self._roster.running.values())
+        waiting: Counter[str] = Counter()
+        for room in self._roster.rooms.values():
+            for lane in (room.short, room.long):
+                for tenant in lane.tenants:
+                    names[tenant] = next(lane.line(tenant)).tenant_name
+                    waiting[tenant] += lane.num_waiting(tenant)
+        share, total = self._roster.rooms[SequenceClass.INTERACTIVE].share, self._roster.service.total
+        return [
+            TenantLoad(
+                tenant,
+                names[tenant],
+                share.weight(tenant),
+                running[tenant],
+                waiting[tenant],
+                total.get(tenant, 0.0),
+            )
+            for tenant in sorted(names)
+        ]
 
     def check_integrity(self) -> None:
         """Raises AssertionError if blocks leaked or are held twice. For tests and idle moments."""
         self.kv_cache.check_integrity(self.sequences())
+        self._roster.check_integrity()
 
-    # --- running ---------------------------------------------------------------------------------------
+    # --- refusals --------------------------------------------------------------------------------------
 
-    def _decoding_with_slots(self) -> list[Sequence]:
-        """Decoding sequences, each with a slot for its newest token; makes room by preempting others."""
-        for sequence in self._running.copy():
-            while sequence.is_decoding and not self.kv_cache.grow(sequence):
-                self._preempt(self._victim())  # possibly the sequence itself, which then decodes no more
-        return [sequence for sequence in self._running if sequence.is_decoding]
+    def _refusal(self, sequence: Sequence, now: float) -> Refusal | None:
+        room = self._roster.room_of(sequence)
+        if len(room) >= self._max_num_waiting:
+            return Refusal(RefusalReason.QUEUE_FULL, f"{len(room)} requests are waiting already")
+        num_waiting = room.num_waiting(sequence.tenant)
+        if num_waiting >= self._max_num_waiting_per_tenant:
+            detail = f"{num_waiting} requests of yours are waiting already"
+            return Refusal(RefusalReason.TENANT_QUEUE_FULL, detail, self._drain_seconds(sequence, now))
+        return self._never_runs(sequence) or self._too_late(sequence, now) or self._held_off(sequence, now)
 
-    def _prefilling(self) -> list[Sequence]:
-        return [sequence for sequence in self._running if not sequence.is_decoding]
-
-    def _chunk(self, sequence: Sequence, budget: int) -> PlannedRow:
-        size = min(sequence.num_uncomputed_tokens, self.limits.prefill_chunk_size, budget)
-        return self._row(sequence, size)
-
-    def _row(self, sequence: Sequence, num_tokens: int) -> PlannedRow:
-        start, end = sequence.num_computed_tokens, sequence.num_computed_tokens + num_tokens
-        return PlannedRow(
-            sequence_id=sequence.id,
-            token_ids=tuple(sequence.token_ids[start:end]),
-            start=start,
-            block_table=tuple(sequence.block_table),
-            sampling=_sampling(sequence) if end == sequence.num_tokens else None,
+    def _never_runs(self, sequence: Sequence) -> Refusal | None:
+        return admission.refusal(
+            sequence, limits=self.limits, kv_cache=self.kv_cache, vocab_size=self._vocab_size
         )
 
-    def _take_tokens(self, sequence: Sequence, token_ids: tuple[int, ...], now: float) -> list[Outcome]:
-        if not token_ids:
-            return []
-        is_first = sequence.num_output_tokens == 0
-        waited_seconds = now - sequence.waiting_for_token_since
-        kept, reason = _append_until_end(sequence, token_ids)
-        if is_first:
-            sequence.first_token_at = now
-        sequence.waiting_for_token_since = now
-        sampled = Sampled(sequence, kept, waited_seconds, is_first)
-        return [sampled] if reason is None else [sampled, self._end(sequence, reason)]
-
-    # --- memory ----------------------------------------------------------------------------------------
-
-    def _victim(self) -> Sequence:
-        """Who gives its blocks back: offline before interactive, the newest first: the oldest progresses."""
-        return max(self._running, key=lambda sequence: (not sequence.is_interactive, sequence.arrived_at))
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        self.kv_cache.release(sequence)
-        self._preempted.append(sequence)
-        self._preempted.sort(key=lambda waiting: waiting.arrived_at)
-
-    def _admit_next(self, now: float) -> Sequence | None:
-        """Moves the next sequence into the running set if it fits with its whole known text."""
-        candidate = self._next_waiting()
-        if candidate is None or len(self._running) >= self.limits.max_num_seqs or not self._fits(candidate):
+    def _too_late(self, sequence: Sequence, now: float) -> Refusal | None:
+        needed = self._least_seconds(sequence)
+        if now + needed < sequence.deadline:
             return None
-        self._take_from_waiting(candidate)
-        assert self.kv_cache.grow(candidate)
-        if candidate.scheduled_at is None:
-            candidate.scheduled_at = now
-        self._running.append(candidate)
-        self._running.sort(key=lambda running: running.arrived_at)
-        return candidate
+        left = max(0.0, sequence.deadline - now)
+        return Refusal(
+            RefusalReason.DEADLINE_INFEASIBLE,
+            f"an answer takes at least {needed:.2f} s and {left:.2f} s are left",
+        )
 
-    def _fits(self, sequence: Sequence) -> bool:
-        needed = self.kv_cache.num_used_blocks + self.kv_cache.missing_blocks(sequence)
-        if not self._running:  # what runs alone may use the whole cache, so nothing waits for ever
-            return needed <= self.kv_cache.num_blocks
-        return needed <= admission.usable_blocks(self.kv_cache, self.limits)
-
-    # --- waiting ---------------------------------------------------------------------------------------
-
-    def _next_waiting(self) -> Sequence | None:
-        """Interactive before offline; within a class, whoever was preempted before the newly arrived."""
-        num_long = sum(self._is_long(sequence) for sequence in self._started())
-        may_be_long = num_long < self.limits.max_num_long_context_seqs
-        for sequence_class in SequenceClass:
-            for sequence in self._preempted:
-                if sequence.sequence_class is sequence_class:
-                    return sequence
-            waiting = self._waiting[sequence_class].next(may_be_long=may_be_long)
-            if waiting is not None:
-                return waiting
+    def _held_off(self, sequence: Sequence, now: float) -> Refusal | None:
+        """What the guardrails refuse for the time being."""
+        restrictions, threshold = self._restraint.restrictions, self.limits.long_context_threshold
+        if restrictions.refuses_long_context and sequence.num_prompt_tokens > threshold:
+            detail = f"prompts of more than {threshold} tokens are not taken while service levels are missed"
+            return Refusal(RefusalReason.LONG_CONTEXT_DEGRADED, detail)
+        if restrictions.refuses_over_share and sequence.is_interactive and self._is_over_share(sequence, now):
+            detail = "service levels are missed, and you have had more than your share of the last 10 s"
+            return Refusal(RefusalReason.RATE_SHARE, detail, self._drain_seconds(sequence, now))
         return None
 
-    def _is_long(self, sequence: Sequence) -> bool:
-        return sequence.num_prompt_tokens > self.limits.long_context_threshold
+    def _is_over_share(self, sequence: Sequence, now: float) -> bool:
+        """Whether the tenant, among those served of late, had more than its weight's part."""
+        recent = self._roster.service.recent(now)
+        share = self._roster.room_of(sequence).share
+        total_weight = sum(share.weight(tenant) for tenant in recent)
+        if len(recent) < 2 or sequence.tenant not in recent:
+            return False
+        fair = sum(recent.values()) * share.weight(sequence.tenant) / total_weight
+        return recent[sequence.tenant] > OVER_SHARE * fair
 
-    def _take_from_waiting(self, sequence: Sequence) -> None:
-        if sequence in self._preempted:
-            self._preempted.remove(sequence)
-        else:
-            lanes = self._waiting[sequence.sequence_class]
-            taken = (lanes.long if sequence.id in lanes.long else lanes.short).pop()
-            assert taken is sequence, "admission takes whose turn it is"
+    def _drain_seconds(self, sequence: Sequence, now: float) -> float:
+        """When the tenant's present backlog is probably served."""
+        backlog = self._roster.room_of(sequence).backlog_tokens(sequence.tenant)
+        per_second = self._roster.service.recent(now).get(sequence.tenant, 0.0) / HORIZON_SECONDS
+        return min(MAX_DRAIN_SECONDS, max(1.0, backlog / per_second)) if per_second > 0 else 1.0
 
-    def _overdue(self, now: float) -> list[Sequence]:
-        patience = self.limits.waiting_timeout_ms / 1000
-        waiting = [
-            sequence
-            for queue in self._waiting.values()
-            for sequence in queue
-            if now >= sequence.deadline or now - sequence.arrived_at >= patience
-        ]
-        started = [sequence for sequence in self._started() if now >= sequence.deadline]
-        return waiting + started
+    # --- time ------------------------------------------------------------------------------------------
 
-    def _started(self) -> Iterable[Sequence]:
-        return chain(self._running, self._preempted)
+    def _least_seconds(self, sequence: Sequence) -> float:
+        """What its answer takes at the very least, were it alone."""
+        return self.step_time.least_seconds(
+            sequence.num_uncomputed_tokens,
+            max(0, sequence.params.min_tokens - sequence.num_output_tokens - 1),
+            self.limits.max_num_batched_tokens,
+        )
 
-    def _expired(self, sequence: Sequence, now: float) -> Outcome:
+    def _gives_up_at(self, sequence: Sequence) -> float:
+        """When to look at a newcomer again: its patience ends, or its deadline cannot be met from then on."""
+        patience_ends_at = sequence.arrived_at + self.limits.waiting_timeout_ms / 1000
+        return min(patience_ends_at, sequence.deadline - self._least_seconds(sequence))
+
+    def _expired(self, sequence: Sequence, now: float) -> Outcome | None:
         if sequence.scheduled_at is not None:
-            return self._end(sequence, EndReason.DEADLINE)
-        self._forget(sequence)
-        waited = f"waited {now - sequence.arrived_at:.1f} s"
-        if now >= sequence.deadline:
-            detail = f"the request's time ran out before its turn came ({waited})"
-            return Refused(sequence, Refusal(RefusalReason.DEADLINE_INFEASIBLE, detail))
-        return Refused(sequence, Refusal(RefusalReason.WAITING_TIMEOUT, f"no room came free ({waited})"))
+            if now >= sequence.deadline:
+                return self._end(sequence, EndReason.DEADLINE)
+            self._alarms.set(sequence, sequence.deadline)
+            return None
+        gives_up_at = self._gives_up_at(sequence)
+        if now < gives_up_at:  # steps have become quicker, or waiting times longer
+            self._alarms.set(sequence, gives_up_at)
+            return None
+        waited = f"waited {now - sequence.arrived_at:.1f} s, last for {self.wait_reason(sequence).value}"
+        if now - sequence.arrived_at >= self.limits.waiting_timeout_ms / 1000:
+            reason, detail = RefusalReason.WAITING_TIMEOUT, f"no room came free ({waited})"
+        else:
+            reason = RefusalReason.DEADLINE_INFEASIBLE
+            detail = f"the request's time does not suffice any more ({waited})"
+        return self._refuse(sequence, Refusal(reason, detail, wait_reason=self.wait_reason(sequence)))
+
+    # --- results ---------------------------------------------------------------------------------------
+
+    def _advance(
+        self,
+        sequence: Sequence,
+        row: PlannedRow,
+        token_ids: tuple[int, ...],
+        now: float,
+        outcomes: list[Outcome],
+    ) -> None:
+        sequence.advance(len(row.token_ids))
+        self.kv_cache.commit(sequence)
+        if not token_ids:
+            return
+        is_first = sequence.first_token_at is None
+        waited_seconds = now - sequence.waiting_for_token_since
+        sequence.waiting_for_token_since = now
+        if is_first:
+            sequence.first_token_at = now
+        elif waited_seconds > sequence.longest_gap_seconds:
+            sequence.longest_gap_seconds = waited_seconds
+        kept, reason = _append_until_end(sequence, token_ids)
+        outcomes.append(Sampled(sequence, kept, waited_seconds, is_first))
+        if reason is not None:
+            self._memory.learn_from(sequence)
+            outcomes.append(self._end(sequence, reason))
+
+    def _is_first_step(self, row: PlannedRow) -> bool:
+        sequence = self._roster.running[row.sequence_id]
+        return sequence.num_output_tokens == 0 and row.start == sequence.num_cached_tokens
 
     # --- ends ------------------------------------------------------------------------------------------
 
     def _end(self, sequence: Sequence, reason: EndReason) -> Ended:
-        self._forget(sequence)
+        self._forget(sequence, CAUSES[reason])
         return Ended(sequence, reason)
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _break(self, sequence: Sequence, error: str) -> Broken:
+        self._forget(sequence, FreeCause.ERROR)
+        return Broken(sequence, error)
+
+    def _refuse(self, sequence: Sequence, refusal: Refusal) -> Refused:
+        self._forget(sequence, FreeCause.CANCELLED)
+        return Refused(sequence, refusal)
+
+    def _forget(self, sequence: Sequence, cause: FreeCause) -> None:
         """Takes the sequence out of wherever it is and frees its blocks."""
-        lanes = self._waiting[sequence.sequence_class]
-        if lanes.short.remove(sequence.id) is not None or lanes.long.remove(sequence.id) is not None:
-            return
-        if sequence in self._preempted:
-            self._preempted.remove(sequence)
-            return
-        self._running.remove(sequence)
-        self.kv_cache.release(sequence)
+        self._alarms.clear(sequence)
+        self._roster.remove(sequence)
+        self._memory.give_back(sequence, cause)
+
+    # --- waiting ---------------------------------------------------------------------------------------
+
+    def _lane_reason(self, sequence_class: SequenceClass, lane: Lines[Sequence], tenant: str) -> WaitReason:
+        room = self._roster.rooms[sequence_class]
+        return self._planner.waits.reason(
+            sequence_class,
+            is_long=lane is room.long,
+            lead=room.share.lead(tenant),
+            quantum=self.quantum,
+        )
+
+    def _noted(self) -> Iterator[Sequence]:
+        """Waiting sequences for whom the latest step noted a reason of their own."""
+        for room in self._roster.rooms.values():
+            for lane in (room.short, room.long):
+                for id in self._planner.waits.of:
+                    sequence = lane.find(id)
+                    if sequence is not None:
+                        yield sequence
 
 
 def _append_until_end(
@@ -276,15 +444,3 @@ def _append_until_end(
         if reason is not None:
             return token_ids[:count], reason
     return token_ids, None
-
-
-def _sampling(sequence: Sequence) -> SamplingParams:
-    params = sequence.params
-    may_not_stop_yet = sequence.num_output_tokens < params.min_tokens
-    return SamplingParams(
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k,
-        seed=params.seed,
-        banned_token_ids=tuple(sorted(params.stop_token_ids)) if may_not_stop_yet else (),
-    )

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from engine.core.step import SamplingParams
+
 
 class SequenceClass(Enum):
     """Who waits for the answer. Offline work takes what interactive work leaves."""
@@ -79,6 +81,10 @@ class Sequence:
     num_skips: int = 0  # how often others were admitted past it because it did not fit
     longest_gap_seconds: float = 0.0  # the longest it waited between two of its tokens
     block_table: list[int] = field(default_factory=list)
+    num_borrowed_tokens: int = 0  # found in blocks that another sequence held when this one was admitted
+    sampling: SamplingParams | None = (
+        None  # of its rows once `min_tokens` are reached; made when first needed
+    )
     block_hashes: list[bytes] = field(
         default_factory=list
     )  # of its leading full blocks, as far as needed yet

@@ -74,7 +74,7 @@ class SloMonitor:
     """Collects samples by the second and reads them, merged, against the targets."""
 
     def __init__(self, targets: SloTargets, now: float) -> None:
-        self._targets = targets
+        self.targets = targets
         self._origin = now
         self._running = Window(now)
         self._ten_seconds = SlidingSum(part_seconds=1.0, span_seconds=WINDOW_SECONDS, now=now)
@@ -135,16 +135,16 @@ class SloMonitor:
             if key.name == QUEUE_WAIT
             else Judged(
                 key.name,
-                target=getattr(self._targets, key.name),
+                target=getattr(self.targets, key.name),
                 value=_MEASURES[key.name](windows),
                 num_samples=_NUM_SAMPLES[key.name](windows),
                 latest=_MEASURES[key.name](latest),
             )
-            for key in fields(self._targets)
+            for key in fields(self.targets)
         )
 
     def _judge_queue_wait(self, windows: list[Window], latest: list[Window], now: float) -> Judged:
-        target = self._targets.queue_wait_p95_ms
+        target = self.targets.queue_wait_p95_ms
         waiting = self._waiting if now - self._waiting.at < WINDOW_SECONDS else _Waiting(at=now)
         oldest_ms = waiting.oldest_seconds * 1000
         num_samples = _NUM_SAMPLES[QUEUE_WAIT](windows) + waiting.num_late

@@ -10,6 +10,7 @@ from engine.core.kv_cache import KvCache
 from engine.core.limits import Limits
 from engine.core.scheduler import Scheduler
 from engine.core.slo import SloMonitor, SloTargets
+from engine.desired_state import DesiredState
 from engine.loop import EngineLoop
 from engine.models.description import ModelDescription
 from engine.runner.runner import Runner
@@ -77,15 +78,19 @@ async def scripted_engine(
     """Runs an engine until the block ends. By default it answers "abcd..." one letter a step, 1 ms a step."""
     model = description(tokenizer_json, **description_changes)
     telemetry = Telemetry(SloMonitor(SloTargets(), now=asyncio.get_running_loop().time()))
+    kv_cache = KvCache(num_blocks=num_blocks, block_size=block_size)
     server = EngineServer(
-        model=model, limits=limits, shared_secret=SHARED_SECRET, registry=telemetry.metrics.registry
+        model=model,
+        desired_state=DesiredState(limits, kv_cache=kv_cache, context_length=8192),
+        shared_secret=SHARED_SECRET,
+        registry=telemetry.metrics.registry,
     )
     event_loop = asyncio.get_running_loop()
     crash: asyncio.Future[BaseException] = event_loop.create_future()
     loop = EngineLoop(
         scheduler=Scheduler(
             limits=limits,
-            kv_cache=KvCache(num_blocks=num_blocks, block_size=block_size),
+            kv_cache=kv_cache,
             vocab_size=model.vocab_size,
         ),
         runner=runner or ScriptedRunner(letters(ord("a"), 26), seconds_per_step=0.001),

@@ -2,7 +2,7 @@
 
 from engine.core.kv_cache import KvCache
 from engine.core.limits import Limits
-from engine.core.outcome import Outcome
+from engine.core.outcome import Outcome, Refusal
 from engine.core.scheduler import Scheduler
 from engine.core.sequence import GenerationParams, Sequence, SequenceClass
 from engine.core.step import PlannedRow, StepPlan, StepResult
@@ -54,6 +54,11 @@ def scheduler(*, num_blocks: int = 64, block_size: int = 4, **limits: object) ->
         kv_cache=KvCache(num_blocks=num_blocks, block_size=block_size),
         vocab_size=VOCAB_SIZE,
     )
+
+
+def submit(scheduler: Scheduler, sequence: Sequence) -> Refusal | None:
+    """Hands a sequence in at the time it arrived."""
+    return scheduler.submit(sequence, sequence.arrived_at)
 
 
 def compute(plan: StepPlan) -> StepResult:

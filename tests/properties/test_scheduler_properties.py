@@ -49,7 +49,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.sequences[new.id] = new
         self.outputs[new.id] = []
-        if self.engine.submit(new) is not None:
+        if self.engine.submit(new, self.now) is not None:
             self.refused.add(new.id)
 
     @precondition(lambda self: self.engine.has_work)
@@ -80,7 +80,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert plan.num_tokens <= limits.max_num_batched_tokens
         assert len(plan.rows) <= limits.max_num_seqs
         assert all(len(row.token_ids) <= limits.prefill_chunk_size for row in plan.rows)
-        running = {each.id for each in self.engine._running}
+        running = {each.id for each in self.engine.running()}
         planned = {row.sequence_id for row in plan.rows}
         assert decoding & running <= planned, "a decode was left out"
 

@@ -22,7 +22,7 @@ from engine.metrics import Metrics, TalliedHistogram
 from engine.protocol import AdmissionReason
 from engine.telemetry import ADMITTED, Telemetry, prompt_size
 from engine.tenant_labels import MAX_TENANT_LABELS, OTHER, TenantLabels
-from engine.tenant_service import TenantService
+from engine.core.service import TenantLoad
 from tests.builders.sequences import sequence
 
 INTERACTIVE = SequenceClass.INTERACTIVE
@@ -236,20 +236,20 @@ def test_a_tenant_that_waits_no_more_falls_to_0(telemetry: Telemetry) -> None:
 
 
 def test_a_tenant_that_runs_no_more_falls_to_0(telemetry: Telemetry) -> None:
-    telemetry.services([TenantService("1", "acme", 1.0, 2, 0, 10.0)], now=1.0)
+    telemetry.services([TenantLoad("1", "acme", 1.0, 2, 0, 10.0)], now=1.0)
     telemetry.services([], now=2.0)
     assert value(telemetry, "tenant_requests_running", tenant="acme") == 0
 
 
 def test_service_is_counted_by_tenant(telemetry: Telemetry) -> None:
-    telemetry.services([TenantService("1", "acme", 1.0, 2, 0, 10.0)], now=1.0)
-    telemetry.services([TenantService("1", "acme", 1.0, 2, 0, 25.0)], now=2.0)
+    telemetry.services([TenantLoad("1", "acme", 1.0, 2, 0, 10.0)], now=1.0)
+    telemetry.services([TenantLoad("1", "acme", 1.0, 2, 0, 25.0)], now=2.0)
     assert value(telemetry, "tenant_service_tokens_total", tenant="acme") == 25
 
 
 def test_fairness_is_of_service_by_weight(telemetry: Telemetry) -> None:
     telemetry.services(
-        [TenantService("1", "acme", 1.0, 1, 0, 10.0), TenantService("2", "bolt", 3.0, 1, 0, 30.0)], now=1.0
+        [TenantLoad("1", "acme", 1.0, 1, 0, 10.0), TenantLoad("2", "bolt", 3.0, 1, 0, 30.0)], now=1.0
     )
     assert value(telemetry, "fairness_index") == pytest.approx(1.0)
     assert telemetry.fairness.index == pytest.approx(1.0)
@@ -275,7 +275,7 @@ def test_a_thousand_tenants_make_no_thousand_rows(telemetry: Telemetry) -> None:
         telemetry.record([*told, Ended(begun, EndReason.STOP)], now=4.0)
     names = [f"tenant-{number}" for number in range(1000)]
     telemetry.waiting({(name, INTERACTIVE, WaitReason.KV_BLOCKS): 1 for name in names})
-    telemetry.services([TenantService(name, name, 1.0, 1, 0, 1.0) for name in names], now=1.0)
+    telemetry.services([TenantLoad(name, name, 1.0, 1, 0, 1.0) for name in names], now=1.0)
     told_apart = {
         sample.labels["tenant"]
         for family in telemetry.metrics.registry.collect()

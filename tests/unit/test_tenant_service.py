@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.tenant_service import HORIZON_SECONDS, ServiceWindow, TenantService, jain_index
+from engine.core.service import TenantLoad
+from engine.tenant_service import HORIZON_SECONDS, ServiceWindow, jain_index
 
 SHARES = st.floats(min_value=0.001, max_value=1e6)
 
 
-def row(tenant: str, service: float, *, weight: float = 1.0, running: int = 1) -> TenantService:
-    return TenantService(tenant, tenant, weight, running, 0, service)
+def row(tenant: str, service: float, *, weight: float = 1.0, running: int = 1) -> TenantLoad:
+    return TenantLoad(tenant, tenant, weight, running, 0, service)
 
 
 @given(SHARES, st.integers(1, 100))

@@ -1,0 +1,110 @@
+"""A step while it is planned: the rows so far, and the room that is left in it."""
+
+from engine.core.limits import Limits
+from engine.core.predictor import StepLoad, StepTimeModel
+from engine.core.sequence import GenerationParams, Sequence
+from engine.core.step import PlannedRow, SamplingParams, StepPlan
+
+
+class StepDraft:
+    """Decode rows first, then chunks of prefill, within the limits' budgets and a step time."""
+
+    def __init__(self, limits: Limits, step_time: StepTimeModel) -> None:
+        self._step_time = step_time
+        self._token_budget = limits.max_num_batched_tokens
+        self._prefill_budget = limits.max_num_prefill_tokens
+        self._decode_rows: list[PlannedRow] = []
+        self._chunks: list[PlannedRow] = []
+        self._num_prefill_tokens = 0
+        self._num_context_tokens = 0
+        self.num_recomputed_tokens = 0
+
+    @property
+    def load(self) -> StepLoad:
+        """What the rows so far amount to."""
+        return StepLoad(self._num_prefill_tokens, len(self._decode_rows), self._num_context_tokens)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be computed."""
+        return not self._decode_rows and not self._chunks
+
+    @property
+    def prefill_room(self) -> int:
+        """Prefill tokens that may still join."""
+        used = self._num_prefill_tokens
+        return max(0, min(self._prefill_budget, self._token_budget - len(self._decode_rows)) - used)
+
+    @property
+    def decode_room(self) -> int:
+        """Decode rows that may still join."""
+        return max(0, self._token_budget - len(self._decode_rows) - self._num_prefill_tokens)
+
+    def keep_within(self, seconds: float, *, at_least: int) -> None:
+        """Lets no more prefill join than what is predicted to end in time; `at_least` tokens always may."""
+        more = self._step_time.prefill_tokens_within(seconds, self.load)
+        if more is not None:
+            allowed = self._num_prefill_tokens + max(at_least, more)
+            self._prefill_budget = min(self._prefill_budget, allowed)
+
+    def add_decode(self, sequence: Sequence) -> None:
+        """The row of a sequence that decodes: its newest token."""
+        start = sequence.num_computed_tokens
+        self._num_context_tokens += start
+        self._decode_rows.append(
+            PlannedRow(
+                sequence.id,
+                (sequence.token_ids[-1],),
+                start,
+                tuple(sequence.block_table),
+                sampling_of(sequence),
+            )
+        )
+
+    def add_chunk(self, sequence: Sequence, num_tokens: int) -> None:
+        """The next `num_tokens` of a sequence's known text."""
+        start = sequence.num_computed_tokens
+        end = start + num_tokens
+        self._num_context_tokens += start
+        self._num_prefill_tokens += num_tokens
+        self._chunks.append(
+            PlannedRow(
+                sequence.id,
+                tuple(sequence.token_ids[start:end]),
+                start,
+                tuple(sequence.block_table),
+                sampling_of(sequence) if end == sequence.num_tokens else None,
+            )
+        )
+
+    def plan(self, step_id: int) -> StepPlan:
+        """The step as data."""
+        budget = min(self._token_budget, len(self._decode_rows) + self._prefill_budget)
+        return StepPlan(
+            step_id=step_id,
+            rows=(*self._decode_rows, *self._chunks),
+            token_budget=budget,
+            num_decode_rows=len(self._decode_rows),
+            num_recomputed_tokens=self.num_recomputed_tokens,
+            num_context_tokens=self._num_context_tokens,
+        )
+
+
+def sampling_of(sequence: Sequence) -> SamplingParams:
+    """How the next token is drawn; the same object for every token of a sequence, but for `min_tokens`."""
+    params = sequence.params
+    if sequence.num_output_tokens < params.min_tokens:
+        return _sampling(params, banned_token_ids=tuple(sorted(params.stop_token_ids)))
+    if sequence.sampling is None:
+        sequence.sampling = _sampling(params, banned_token_ids=())
+    return sequence.sampling
+
+
+def _sampling(params: GenerationParams, *, banned_token_ids: tuple[int, ...]) -> SamplingParams:
+    return SamplingParams(
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        seed=params.seed,
+        banned_token_ids=banned_token_ids,
+    )

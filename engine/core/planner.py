@@ -1,0 +1,438 @@
+"""Plans one step: decodes, then interactive prompts in fair order, then offline work in what is left.
+
+Decides who runs; ends nobody. Read `plan` first.
+"""
+
+from collections.abc import Callable, Iterable
+
+from engine.core import admission
+from engine.core.draft import StepDraft
+from engine.core.fair_share import Lines
+from engine.core.figures import Figures, FreeCause
+from engine.core.limits import Limits
+from engine.core.memory import Memory
+from engine.core.predictor import StepTimeModel
+from engine.core.preemption import oldest_interactive, victim
+from engine.core.restraint import Restraint
+from engine.core.roster import Roster
+from engine.core.sequence import Sequence, SequenceClass, WaitReason
+from engine.core.slack import OfflineFloor, Slack
+from engine.core.waiting import Turns
+from engine.core.waits import Waits
+
+MAX_SKIPS = 16  # so often may others be admitted past a sequence that does not fit; then room is kept for it
+MAX_TRIES = 8  # sequences found not to fit before a step looks no further
+LONG_LANE_EVERY = 8  # steps after which the oldest long prompt moves on, however much its tenant has had
+LONG_LANE_PART = 4  # a quarter of a step's prefill is the long lane's, if it wants it
+INTERACTIVE, OFFLINE = SequenceClass.INTERACTIVE, SequenceClass.OFFLINE
+
+
+class Planner:
+    """Fills step after step from the roster."""
+
+    def __init__(
+        self,
+        *,
+        roster: Roster,
+        memory: Memory,
+        restraint: Restraint,
+        step_time: StepTimeModel,
+        figures: Figures,
+        itl_guard_seconds: float | None,
+    ) -> None:
+        """`itl_guard_seconds`: no prefill makes a step predictably longer while somebody reads along."""
+        self.waits = Waits()
+        self._roster = roster
+        self._memory = memory
+        self._restraint = restraint
+        self._step_time = step_time
+        self._figures = figures
+        self._itl_guard_seconds = itl_guard_seconds
+        self._slack = Slack()
+        self._floor = OfflineFloor()
+        self._long_lane: Sequence | None = None
+        self._draft = StepDraft(restraint.limits, step_time)
+        self._parked_now: set[str] = set()
+        self._step_id = 0
+        self._now = 0.0
+
+    def plan(self, step_id: int, now: float) -> StepDraft:
+        """The next step; empty when nothing can be computed.
+
+        1. Interactive sequences that decode get their token; no prefill ever takes its place.
+        2. Interactive prompts, while the step stays within its budgets and its time: short ones beside one
+           long one; those begun, then new ones in fair order.
+        3. Offline work, in what is left.
+        """
+        self._step_id, self._now = step_id, now
+        self.waits = Waits()
+        self._parked_now.clear()
+        self._memory.begin_step()
+        self._draft = draft = StepDraft(self._limits, self._step_time)
+        self._vacate_seats()
+        self._take_up_the_oldest()
+        self._decode_interactive()
+        self._prefill_interactive()
+        if not draft.is_empty:
+            self._slack.note(self._step_time.seconds(draft.load), now)
+        self._fill_with_offline()
+        return draft
+
+    @property
+    def quantum(self) -> int:
+        """How far behind its turn, in charged tokens, a tenant may stay for the sake of cached prefixes."""
+        return self._limits.max_num_prefill_tokens
+
+    @property
+    def _limits(self) -> Limits:
+        return self._restraint.limits
+
+    @property
+    def _least_chunk(self) -> int:
+        return max(1, self._limits.prefill_chunk_size // LONG_LANE_PART)
+
+    # --- interactive -----------------------------------------------------------------------------------
+
+    def _decode_interactive(self) -> None:
+        for sequence in self._running(INTERACTIVE, decoding=True):
+            if sequence.id in self._roster.running and not self._memory.cache.grow(sequence):
+                self._make_room_for_growth(sequence)
+        decoding = self._running(INTERACTIVE, decoding=True)
+        for sequence in decoding:
+            self._draft.add_decode(sequence)
+        self._earn(self._roster.charge_decodes(decoding, self._now))
+        if decoding and self._itl_guard_seconds is not None:
+            self._draft.keep_within(self._itl_guard_seconds, at_least=self._least_chunk)
+
+    def _prefill_interactive(self) -> None:
+        """Short prompts beside one long one, which has a part of the budget; then whoever is left."""
+        begun = self._in_fair_order(self._running(INTERACTIVE, decoding=False))
+        short = [each for each in begun if not self.is_long(each)]
+        long = [each for each in begun if self.is_long(each)]
+        room = self._roster.rooms[INTERACTIVE]
+        self._long_lane = self._next_in_long_lane(long)
+        reserve = self._long_lane_reserve(has_newcomers=len(room.long) > 0)
+        for sequence in short:
+            self._add_chunk(sequence, self._draft.prefill_room - reserve)
+        self._admit(INTERACTIVE, room.short, reserve=reserve)
+        if self._long_lane is not None:
+            self._add_chunk(self._long_lane, self._draft.prefill_room)
+        for sequence in long:
+            if sequence is not self._long_lane:
+                self._add_chunk(sequence, self._draft.prefill_room)
+        self._admit(INTERACTIVE, room.long)
+
+    def _next_in_long_lane(self, long: list[Sequence]) -> Sequence | None:
+        """It stays with one prompt until that is computed, unless another tenant's turn is long overdue."""
+        if not long:
+            return None
+        if self._step_id % LONG_LANE_EVERY == 0:
+            return min(long, key=lambda sequence: (sequence.arrived_at, sequence.id))
+        first, current = long[0], self._long_lane
+        if current is None or current not in long:
+            return first
+        is_far_ahead = self._roster.virtual(current) > self._roster.virtual(first) + self.quantum
+        return first if is_far_ahead else current
+
+    def _long_lane_reserve(self, *, has_newcomers: bool) -> int:
+        """Prefill tokens that short prompts leave to the long lane in this step."""
+        most = max(self._least_chunk, self._draft.prefill_room // LONG_LANE_PART)
+        lane = self._long_lane
+        if lane is None:
+            return most if has_newcomers else 0
+        if self._roster.room_of(lane).share.lead(lane.tenant) > self.quantum:
+            most = self._least_chunk if self._step_id % LONG_LANE_EVERY == 0 else 0
+        return min(most, lane.num_uncomputed_tokens)
+
+    # --- offline ---------------------------------------------------------------------------------------
+
+    def _fill_with_offline(self) -> None:
+        room, running = self._roster.rooms[OFFLINE], self._running_of(OFFLINE)
+        if not running and not room:
+            return
+        if self._restraint.restrictions.pauses_offline:
+            self.waits.fronts[OFFLINE] = WaitReason.CLASS_HOLD
+            return
+        is_due = self._floor.is_due(self._least_chunk)
+        at_least = self._least_chunk if is_due or self._draft.is_empty else 0
+        seconds = self._offline_step_seconds()
+        if self._decode_offline(running, seconds, at_least=at_least):
+            if seconds is not None:
+                self._draft.keep_within(seconds, at_least=at_least)
+            self._prefill_offline()
+        self.waits.fronts.setdefault(OFFLINE, WaitReason.CLASS_HOLD)
+
+    def _offline_step_seconds(self) -> float | None:
+        """How long offline work may make this step; None when nobody could notice."""
+        usual = self._slack.usual_step_seconds(self._now)
+        if usual is None or self._itl_guard_seconds is None:
+            return usual if usual is not None else self._itl_guard_seconds
+        return min(usual, self._itl_guard_seconds)
+
+    def _decode_offline(self, running: list[Sequence], seconds: float | None, *, at_least: int) -> bool:
+        """Gives a token to as many as there is time for; whether that was everybody."""
+        decoding = self._in_fair_order(each for each in running if each.is_decoding)
+        most = self._draft.decode_room
+        if seconds is not None:
+            left = seconds - self._step_time.seconds(self._draft.load)
+            most = min(most, max(at_least, int(left / self._step_time.seconds_per_decode_row)))
+        planned: list[Sequence] = []
+        for sequence in decoding[:most]:
+            if self._memory.cache.grow(sequence):
+                planned.append(sequence)
+                self._draft.add_decode(sequence)
+            else:
+                self._park(sequence)
+        self._spend(self._roster.charge_decodes(planned, self._now))
+        return len(decoding) <= most
+
+    def _prefill_offline(self) -> None:
+        room = self._roster.rooms[OFFLINE]
+        for sequence in self._in_fair_order(self._running(OFFLINE, decoding=False)):
+            self._add_chunk(sequence, self._draft.prefill_room)
+        self._admit(OFFLINE, room.short)
+        self._admit(OFFLINE, room.long)
+
+    # --- admission -------------------------------------------------------------------------------------
+
+    def _admit(self, sequence_class: SequenceClass, lane: Lines[Sequence], *, reserve: int = 0) -> None:
+        """Lets new sequences in, in fair order, while the step has room for their first chunk.
+
+        One that does not fit is skipped, a bounded number of times; then nobody else gets the room it waits
+        for.
+        """
+        if not lane or self._draft.prefill_room <= reserve:
+            return
+        turns = Turns(lane, self._roster.rooms[sequence_class].share, quantum=self.quantum)
+        skipped: list[Sequence] = []
+        while self._draft.prefill_room > reserve and len(skipped) < MAX_TRIES:
+            candidates = turns.candidates()
+            if not candidates:
+                return
+            chosen = self._preferred(candidates)
+            obstacle = self._obstacle(chosen)
+            if obstacle is None and not self._make_room_for_newcomer(chosen):
+                obstacle = WaitReason.KV_BLOCKS
+            if obstacle is None:
+                self._start(chosen, most=self._draft.prefill_room - reserve)
+                turns.was_taken(chosen)
+                for sequence in skipped:
+                    sequence.num_skips += 1
+                continue
+            if obstacle in (WaitReason.MAX_NUM_SEQS, WaitReason.CLASS_HOLD):
+                self.waits.fronts[sequence_class] = obstacle
+                return
+            self.waits.of[chosen.id] = obstacle
+            turns.set_aside(chosen)
+            if obstacle is WaitReason.KV_BLOCKS and not self._memory.cache.is_pending(chosen):
+                skipped.append(chosen)
+                if chosen.num_skips >= MAX_SKIPS:
+                    break
+        self.waits.fronts[sequence_class] = WaitReason.KV_BLOCKS if skipped else WaitReason.TOKEN_BUDGET
+
+    def _preferred(self, candidates: list[Sequence]) -> Sequence:
+        """The longest cached prefix first, unless the one whose turn it is was passed often enough."""
+        first = candidates[0]
+        if first.num_skips >= MAX_SKIPS:
+            return first
+        chosen = max(candidates, key=self._memory.cache.num_cached_tokens)  # the first of equals
+        if chosen is not first:
+            first.num_skips += 1
+        return chosen
+
+    def _obstacle(self, sequence: Sequence) -> WaitReason | None:
+        """What keeps a sequence from running now."""
+        if not self._has_seat(sequence):
+            return WaitReason.MAX_NUM_SEQS
+        if sequence.id in self._parked_now:
+            return WaitReason.KV_BLOCKS  # it has only just given way
+        if self._memory.cache.is_pending(sequence):
+            return WaitReason.KV_BLOCKS  # they are being computed: a moment later they come from the cache
+        if sequence.scheduled_at is None and not self._may_be_long(sequence):
+            return WaitReason.LONG_LANE
+        if not self._roster.running:
+            return None  # alone it may have whatever is parked; that it fits at all was asked at submission
+        if not sequence.is_interactive and not self._is_below_offline_ceiling(sequence):
+            return WaitReason.CLASS_HOLD
+        if not self._is_within_cap(sequence):
+            return WaitReason.KV_BLOCKS
+        fits = self._memory.fits(
+            sequence,
+            self._competitors,
+            usable_blocks=admission.usable_blocks(self._memory.cache, self._limits),
+            reclaimable_blocks=self._num_offline_blocks() if sequence.is_interactive else 0,
+        )
+        return None if fits else WaitReason.KV_BLOCKS
+
+    def _has_seat(self, sequence: Sequence) -> bool:
+        running = self._roster.num_running
+        if sequence.is_interactive:  # offline work gets up for it
+            return running[INTERACTIVE] < self._limits.max_num_seqs
+        return running[INTERACTIVE] + running[OFFLINE] < self._limits.max_num_seqs
+
+    def _is_within_cap(self, sequence: Sequence) -> bool:
+        """Whether memory probably holds one more to its end."""
+        most = self._memory.most_sequences(admission.usable_blocks(self._memory.cache, self._limits))
+        running = self._roster.num_running
+        num_running = running[INTERACTIVE] + (0 if sequence.is_interactive else running[OFFLINE])
+        return most is None or num_running < most
+
+    def _may_be_long(self, sequence: Sequence) -> bool:
+        threshold = self._limits.long_context_threshold
+        if sequence.num_prompt_tokens <= threshold:
+            return True
+        num_long = sum(started.num_prompt_tokens > threshold for started in self._roster.started())
+        return num_long < self._limits.max_num_long_context_seqs
+
+    def _is_below_offline_ceiling(self, sequence: Sequence) -> bool:
+        needed = self._num_offline_blocks() + self._memory.cache.num_blocks_to_admit(sequence)
+        return needed <= admission.offline_blocks(self._memory.cache, self._limits)
+
+    def _competitors(self, sequence_class: SequenceClass) -> list[Sequence]:
+        """Whose blocks and growth a newcomer has to reckon with: offline work gives way to interactive."""
+        return [each for each in self._roster.started() if sequence_class is OFFLINE or each.is_interactive]
+
+    def _start(self, sequence: Sequence, *, most: int) -> None:
+        self._vacate_seats(for_more=1)
+        is_first = sequence.scheduled_at is None
+        self._roster.start(sequence)
+        self._memory.admit(sequence)
+        if is_first:
+            self._note_first_admission(sequence)
+        self._add_chunk(sequence, most)
+
+    def _note_first_admission(self, sequence: Sequence) -> None:
+        num_cached = sequence.num_computed_tokens
+        sequence.scheduled_at = self._now
+        sequence.num_cached_tokens = num_cached
+        sequence.num_prompt_tokens_computed = num_cached
+        self._figures.num_prefix_queried_tokens += sequence.num_prompt_tokens
+        self._figures.num_prefix_hit_tokens += num_cached
+        self._account(sequence, self._roster.charge_cached(sequence, num_cached, self._now))
+
+    # --- rows ------------------------------------------------------------------------------------------
+
+    def _add_chunk(self, sequence: Sequence, most: int) -> None:
+        num_tokens = min(sequence.num_uncomputed_tokens, self._limits.prefill_chunk_size, most)
+        if num_tokens <= 0:
+            return
+        end = sequence.num_computed_tokens + num_tokens
+        num_recomputed = max(0, min(end, sequence.num_charged_tokens) - sequence.num_computed_tokens)
+        sequence.num_recomputed_tokens += num_recomputed
+        self._draft.num_recomputed_tokens += num_recomputed
+        self._account(sequence, self._roster.charge_chunk(sequence, end, self._now))
+        self._draft.add_chunk(sequence, num_tokens)
+
+    def _account(self, sequence: Sequence, cost: float) -> None:
+        if sequence.is_interactive:
+            self._earn(cost)
+        else:
+            self._spend(cost)
+
+    def _earn(self, cost: float) -> None:
+        """Offline work that is there earns its floor of what others get."""
+        if self._roster.num_running[OFFLINE] or self._roster.rooms[OFFLINE]:
+            self._floor.earn(cost * self._limits.offline_min_share, most=2.0 * self._least_chunk)
+
+    def _spend(self, cost: float) -> None:
+        self._floor.spend(cost)
+
+    # --- who runs --------------------------------------------------------------------------------------
+
+    def is_long(self, sequence: Sequence) -> bool:
+        """Whether what is left of its prompt takes more than one chunk."""
+        return sequence.num_uncomputed_tokens > self._limits.prefill_chunk_size
+
+    def _running(self, sequence_class: SequenceClass, *, decoding: bool) -> list[Sequence]:
+        return [
+            sequence
+            for sequence in self._roster.running.values()
+            if sequence.sequence_class is sequence_class and sequence.is_decoding is decoding
+        ]
+
+    def _running_of(self, sequence_class: SequenceClass) -> list[Sequence]:
+        if not self._roster.num_running[sequence_class]:
+            return []
+        return [each for each in self._roster.running.values() if each.sequence_class is sequence_class]
+
+    def _in_fair_order(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        """By their tenants' counters; but the oldest first, which is to come to its end."""
+        found = list(sequences)
+        if len(found) < 2:
+            return found
+        oldest = min(found, key=lambda each: (each.arrived_at, each.id))
+        return sorted(
+            found, key=lambda each: (each is not oldest, self._roster.virtual(each), each.arrived_at, each.id)
+        )
+
+    # --- room ------------------------------------------------------------------------------------------
+
+    def _vacate_seats(self, *, for_more: int = 0) -> None:
+        """Offline work gets up when seats are too few, and leaves when the guardrails say so."""
+        if self._restraint.restrictions.preempts_offline:
+            for sequence in [each for each in self._roster.started() if not each.is_interactive]:
+                self._memory.give_back(sequence, FreeCause.PREEMPTED)
+                if sequence.id in self._roster.running:
+                    self._park(sequence)
+        while len(self._roster.running) + for_more > self._limits.max_num_seqs:
+            loser = victim(self._running_of(OFFLINE), virtual=self._roster.virtual)
+            if loser is None:
+                return
+            self._park(loser)
+
+    def _take_up_the_oldest(self) -> None:
+        """The oldest interactive sequence that ever ran runs, whoever has to get up for it."""
+        if not self._roster.parked:
+            return
+        oldest = oldest_interactive(self._roster.started())
+        if oldest is None or oldest.id in self._roster.running:
+            return
+        self._reclaim(oldest, self._memory.cache.num_blocks_to_admit, list(self._roster.started()))
+        if len(self._roster.running) >= self._limits.max_num_seqs:
+            loser = victim(self._roster.running.values(), virtual=self._roster.virtual, spared=(oldest,))
+            assert loser is not None, "there is at least one seat"
+            self._park(loser)
+        if self._memory.cache.num_blocks_to_admit(oldest) <= self._memory.cache.num_free_blocks:
+            self._start(oldest, most=0)  # its rows come with those of the others
+
+    def _make_room_for_growth(self, sequence: Sequence) -> None:
+        """Takes blocks for one more token from others; without success the sequence itself gives way."""
+        losers = self._reclaim(sequence, self._memory.cache.missing_blocks, [*self._roster.started()])
+        if any(loser.is_interactive for loser in losers):
+            self._memory.learn_from_shortage()
+        if not self._memory.cache.grow(sequence):
+            self._park(sequence)
+
+    def _make_room_for_newcomer(self, sequence: Sequence) -> bool:
+        """Offline work gives way to interactive; who is alone may have what parked ones hold."""
+        if not self._roster.running:
+            holders = list(self._roster.parked.values())
+        elif sequence.is_interactive:
+            holders = [each for each in self._roster.started() if not each.is_interactive]
+        else:
+            holders = []
+        self._reclaim(sequence, self._memory.cache.num_blocks_to_admit, holders)
+        return self._memory.cache.num_blocks_to_admit(sequence) <= self._memory.cache.num_free_blocks
+
+    def _reclaim(
+        self, beneficiary: Sequence, needed: Callable[[Sequence], int], holders: list[Sequence]
+    ) -> list[Sequence]:
+        losers = self._memory.reclaim(
+            lambda: needed(beneficiary),
+            holders=holders,
+            virtual=self._roster.virtual,
+            spared=(beneficiary, oldest_interactive(self._roster.started())),
+        )
+        for loser in losers:
+            if loser.id in self._roster.running:
+                self._park(loser)
+        return losers
+
+    def _park(self, sequence: Sequence) -> None:
+        sequence.num_preemptions += 1
+        self._figures.num_preemptions[sequence.sequence_class] += 1
+        self._parked_now.add(sequence.id)
+        self._roster.park(sequence, is_long=self.is_long(sequence))
+
+    def _num_offline_blocks(self) -> int:
+        return sum(len(each.block_table) for each in self._roster.started() if not each.is_interactive)
