@@ -14,10 +14,10 @@ GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-slow check format bench clean
+.PHONY: help serve test test-slow check format bench bench-scheduler clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.runtime ## Run everything on this machine (options: make serve ARGS="--port 9000")
 	@exec $(BIN)/sluice serve $(ARGS)
@@ -42,6 +42,9 @@ format: $(VENV)/.development ## Format the code and mend what the linter can
 bench: $(VENV)/.development ## Measure the gateway's overhead and the store's latency; prints tables
 	$(BIN)/python -m tests.benchmarks.gateway_overhead
 	$(BIN)/python -m tests.benchmarks.store_latency
+
+bench-scheduler: $(VENV)/.development ## What the scheduler claims, beside what is measured (ARGS="flood spike" for parts)
+	$(BIN)/python -m tests.benchmarks.scheduler $(ARGS)
 
 clean: ## Remove the virtual environment and caches; data directories stay
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
