@@ -36,7 +36,7 @@ class ServiceWindow:
     """Sums what tenants were given over the last ten seconds; each look costs only the tenants it names."""
 
     def __init__(self) -> None:
-        self._last_service: dict[str, float] = {}  # least recently named first
+        self._last: dict[str, tuple[float, float]] = {}  # service and when; least recently named first
         self._weights: dict[str, float] = {}
         self._looks: deque[tuple[float, dict[str, float]]] = deque()
         self._given: defaultdict[str, float] = defaultdict(float)
@@ -45,19 +45,21 @@ class ServiceWindow:
     def look(self, rows: Iterable[TenantLoad], now: float) -> dict[str, float]:
         """Takes in what tenants have been given until `now`: the increase of each that has or had work.
 
-        A tenant whose count fell was forgotten meanwhile, so all of its count is new.
+        A tenant whose count fell was forgotten meanwhile, so all of its count is new. One that was not named
+        for a while was given its increase at some time in between: of that, the window's share is lately.
         """
-        increases = {}
+        increases, lately = {}, {}
         for row in rows:
-            before = self._last_service.pop(row.tenant, 0.0)
-            self._last_service[row.tenant] = row.service
+            before, seen_at = self._last.pop(row.tenant, (0.0, now))
+            self._last[row.tenant] = (row.service, now)
             increase = row.service - before if row.service >= before else row.service
             if increase > 0 or row.running or row.waiting:
                 increases[row.tenant] = increase
+                lately[row.tenant] = increase * HORIZON_SECONDS / max(HORIZON_SECONDS, now - seen_at)
                 self._weights[row.tenant] = row.weight
-        while len(self._last_service) > MAX_REMEMBERED_TENANTS:
-            del self._last_service[next(iter(self._last_service))]
-        self._add(now, increases)
+        while len(self._last) > MAX_REMEMBERED_TENANTS:
+            del self._last[next(iter(self._last))]
+        self._add(now, lately)
         self._drop_before(now - HORIZON_SECONDS)
         return increases
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from itertools import accumulate
-from operator import add
+from operator import add, sub
 
 # Bounds grow by 5 %, from 0.1 ms to over an hour: a percentile is right within 5 %.
 _BOUNDS_MS = [0.1 * 1.05**step for step in range(360)]
@@ -25,6 +25,12 @@ class LatencyHistogram:
         if other.num_samples:
             self._counts = list(map(add, self._counts, other._counts))
             self.num_samples += other.num_samples
+
+    def unmerge(self, other: "LatencyHistogram") -> None:
+        """Takes samples out again that were merged in."""
+        if other.num_samples:
+            self._counts = list(map(sub, self._counts, other._counts))
+            self.num_samples -= other.num_samples
 
     def quantile(self, share: float) -> float | None:
         """The duration that `share` of the samples do not exceed, or None without samples."""

@@ -163,11 +163,11 @@ class Planner:
         self.waits.fronts.setdefault(OFFLINE, WaitReason.CLASS_HOLD)
 
     def _offline_step_seconds(self) -> float | None:
-        """How long offline work may make this step; None when nobody could notice."""
-        usual = self._slack.usual_step_seconds(self._now)
-        if usual is None or self._itl_guard_seconds is None:
-            return usual if usual is not None else self._itl_guard_seconds
-        return min(usual, self._itl_guard_seconds)
+        """How long offline work may make this step; None when nobody notices, or nothing can be foretold."""
+        if not self._step_time.is_trained:
+            return None
+        bounds = (self._slack.usual_step_seconds(self._now), self._itl_guard_seconds)
+        return min((bound for bound in bounds if bound is not None), default=None)
 
     def _decode_offline(self, running: list[Sequence], seconds: float | None, *, at_least: int) -> bool:
         """Gives a token to as many as there is time for; whether that was everybody."""

@@ -29,11 +29,19 @@ class Window:
         self.num_admitted += other.num_admitted
         self.num_refused += other.num_refused
 
+    def unmerge(self, other: "Window") -> None:
+        """Takes out again what was merged in, but for the highest utilisation, which nobody can take out."""
+        self.ttft.unmerge(other.ttft)
+        self.itl.unmerge(other.itl)
+        self.queue_wait.unmerge(other.queue_wait)
+        self.num_admitted -= other.num_admitted
+        self.num_refused -= other.num_refused
+
 
 class SlidingSum:
     """The latest parts of equal length, up to the second that runs, and their sum.
 
-    The sum is made anew only when a part has ended, so a reading merges two windows, not 10 or 300.
+    The sum is kept up as parts end and leave, so nothing ever merges 10 or 300 windows.
     """
 
     def __init__(self, *, part_seconds: float, span_seconds: float, now: float) -> None:
@@ -57,12 +65,11 @@ class SlidingSum:
         num_parts = int((now - self._part.started_at + _ROUNDING_SECONDS) / self._part_seconds)
         if num_parts >= 1:
             self._parts.append(self._part)
+            self._sum.merge(self._part)
             self._part = Window(self._part.started_at + num_parts * self._part_seconds)
             self._forget(before=now + 1 - self._span_seconds)
 
     def _forget(self, before: float) -> None:
         while self._parts and self._parts[0].started_at < before - _ROUNDING_SECONDS:
-            self._parts.popleft()
-        self._sum = Window(before)
-        for part in self._parts:
-            self._sum.merge(part)
+            self._sum.unmerge(self._parts.popleft())
+        self._sum.kv_cache_utilization = max((part.kv_cache_utilization for part in self._parts), default=0.0)

@@ -285,7 +285,7 @@ async def test_steps_that_keep_failing_end_the_loop_so_that_another_process_take
             assert isinstance((await peer.events_until(protocol.Failed))[-1], protocol.Failed)
         assert not engine.crash.done()
         await peer.send(request("last"))
-        assert str(await asyncio.wait_for(engine.crash, 5)) == "the device is lost"
+        assert "the device is lost" in str(await asyncio.wait_for(engine.crash, 5))
 
 
 async def test_health_fails_when_a_step_hangs_and_only_then(

@@ -66,7 +66,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(num_steps=st.integers(1, 8))
     def steps(self, num_steps: int) -> None:
         for _ in range(num_steps):
-            decoding = {each.id for each in self.engine.sequences() if each.is_decoding}
+            interactive = [each for each in self.engine.sequences() if each.is_interactive]
+            decoding = {each.id for each in interactive if each.is_decoding}
             plan = self.engine.plan_step(self.now)
             if plan is None:
                 assert not self.engine.has_work, "something could run and nothing does"
