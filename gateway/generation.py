@@ -5,8 +5,6 @@ that belongs to the process and not to the request, so that nothing a client doe
 """
 
 import asyncio
-import hashlib
-import hmac
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from typing import Final, Protocol
 
 from engine.protocol import FinishReason, GenerateRequest, RequestClass, Usage
 from gateway.answer import Answer
+from gateway.cache_namespace import namespace_of_group, namespace_of_tenant
 from gateway.dispatch import Dispatcher
 from gateway.engines.stream import Interrupted
 from gateway.errors import GatewayError, LimitReached
@@ -217,8 +216,16 @@ class Generation:
             timeout_ms=0,  # written when it is handed over
             epoch=self._ledger.epoch,
             weight=caller.weight,
-            cache_namespace=cache_namespace(self._namespace_secret, caller.tenant),
+            cache_namespace=namespace_of_tenant(self._namespace_secret, caller.tenant),
+            shared_namespace=self._shared_namespace(prepared, caller),
+            num_shared_tokens=prepared.num_shared_tokens,
+            tenant_name=caller.tenant_name,
         )
+
+    def _shared_namespace(self, prepared: PreparedRequest, caller: Caller) -> bytes:
+        if caller.cache_group is None or prepared.num_shared_tokens == 0:
+            return b""
+        return namespace_of_group(self._namespace_secret, caller.cache_group)
 
     async def _next_event(self, answer: Answer, call: Call, pace: Pace) -> TextDelta | Idle | None:
         """What to tell the caller next; None when the answer has ended without more text."""
@@ -278,11 +285,6 @@ class Generation:
         self._settlements.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a request could not be settled", exc_info=error)
-
-
-def cache_namespace(secret: bytes, tenant: str) -> bytes:
-    """What keys the engine's prefix cache: no tenant can compute or hit another's."""
-    return hmac.digest(secret, b"sluice prefix cache\0" + tenant.encode(), hashlib.sha256)
 
 
 def transcript_of(request: InferenceRequest, model: ServedModel) -> Transcript:

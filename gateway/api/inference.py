@@ -130,7 +130,7 @@ class InferenceEndpoint:
         try:
             request = self._dialect.parse(body)
             model = services.catalogue.find(request.model)
-            prepared = await prepare(request, model)
+            prepared = await prepare(request, model, cache_group=caller.cache_group)
             call = _call(services, exchange.context, request, call_id=progress.call_id)
             events = services.generation.run(call, prepared, model=model, caller=caller)
             async with aclosing(events):

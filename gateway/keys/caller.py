@@ -7,10 +7,11 @@ from gateway.tenants.ids import KeyId, ProjectId, TenantId
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """The tenant, project and key behind a request."""
+    """The tenant, project and key behind a request. `cache_group` None: it shares no cached prompts."""
 
     tenant: TenantId
     tenant_name: str
     project: ProjectId
     key: KeyId
     weight: float
+    cache_group: str | None = None

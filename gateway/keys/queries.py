@@ -22,6 +22,7 @@ class KeyRecord:
     tenant_name: str
     tenant_disabled: bool
     weight: float
+    cache_group: str | None
     project: ProjectId
     digest: bytes = field(repr=False)
     revoked: bool
@@ -48,6 +49,7 @@ async def record(connection: AsyncConnection, key: KeyId) -> KeyRecord | None:
             func.extract("epoch", api_key.c.expires_at - func.clock_timestamp()).label("expires_in"),
             tenant.c.name.label("tenant_name"),
             tenant.c.weight,
+            tenant.c.cache_group,
             tenant.c.disabled_at.is_not(None).label("disabled"),
         )
         .join(tenant, tenant.c.id == api_key.c.tenant_id)
@@ -178,6 +180,7 @@ def _record(row: RowMapping) -> KeyRecord:
         tenant_name=row["tenant_name"],
         tenant_disabled=row["disabled"],
         weight=row["weight"],
+        cache_group=row["cache_group"],
         project=ProjectId(row["project_id"]),
         digest=bytes(row["secret_hash"]),
         revoked=row["revoked"],

@@ -148,6 +148,7 @@ def _entry(record: KeyRecord, *, now: float) -> Valid:
         project=record.project,
         key=record.id,
         weight=record.weight,
+        cache_group=record.cache_group,
     )
     expires_in = record.expires_in_seconds
     return Valid(caller=caller, expires_at=None if expires_in is None else now + expires_in)

@@ -2,9 +2,12 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Final, assert_never
 
 from engine.protocol import EngineLimits, Sampling
+from gateway.cache_namespace import num_common_tokens
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.requests.catalogue import ServedModel
 from gateway.requests.values import (
@@ -15,14 +18,19 @@ from gateway.requests.values import (
     TextPrompt,
     TokenPrompt,
 )
-from gateway.text.chat_template import TemplateError
+from gateway.text.chat_template import Message, TemplateError
 
 USEFUL_OUTPUT_TOKENS: Final = 256  # without a wish of the caller's, fewer than these are not worth an answer
 MOST_INLINE_MESSAGES: Final = 200  # about 1 ms of rendering; more than that would hold up the loop
 
 
-async def prepare(request: InferenceRequest, model: ServedModel) -> PreparedRequest:
-    """Renders, tokenises and bounds a request. Raises InvalidRequest and ContextLengthExceeded."""
+async def prepare(
+    request: InferenceRequest, model: ServedModel, *, cache_group: str | None = None
+) -> PreparedRequest:
+    """Renders, tokenises and bounds a request. Raises InvalidRequest and ContextLengthExceeded.
+
+    With a `cache_group`, the tokens that the group shares are counted too.
+    """
     prompt_ids = await _prompt_ids(request.prompt, model)
     cap = _output_cap(request, len(prompt_ids), model.limits)
     floor = cap if request.max_tokens is not None else min(USEFUL_OUTPUT_TOKENS, max(1, cap - 1))
@@ -32,7 +40,26 @@ async def prepare(request: InferenceRequest, model: ServedModel) -> PreparedRequ
         sampling=_sampling(request, cap),
         output_cap=cap,
         output_floor=max(floor, request.min_tokens),
+        num_shared_tokens=(
+            0 if cache_group is None else await num_system_tokens(request.prompt, prompt_ids, model)
+        ),
     )
+
+
+async def num_system_tokens(prompt: Prompt, prompt_ids: Sequence[int], model: ServedModel) -> int:
+    """How many of a prompt's first tokens say nothing but its leading system messages."""
+    template = model.text.chat_template
+    if not isinstance(prompt, ChatPrompt) or template is None:
+        return 0
+    system = tuple(takewhile(lambda message: message["role"] == "system", prompt.messages))
+    if not system:
+        return 0
+    try:
+        rendered = await _run(template.render_beginning, system)
+    except TemplateError:  # it wants a whole conversation, so where the system prompt ends is not known
+        return 0
+    system_ids = await model.text.tokenizer.encode(rendered, add_special_tokens=False)
+    return num_common_tokens(system_ids, prompt_ids)
 
 
 async def _prompt_ids(prompt: Prompt, model: ServedModel) -> tuple[int, ...]:
@@ -54,23 +81,24 @@ async def _prompt_ids(prompt: Prompt, model: ServedModel) -> tuple[int, ...]:
 
 
 async def _rendered(prompt: ChatPrompt, model: ServedModel) -> str:
-    if len(prompt.messages) <= MOST_INLINE_MESSAGES:
-        return _render(prompt, model)
-    return await asyncio.to_thread(_render, prompt, model)
-
-
-def _render(prompt: ChatPrompt, model: ServedModel) -> str:
     template = model.text.chat_template
     if template is None:
         raise InvalidRequest(
             f"The model '{model.name}' has no chat template; use /v1/completions.", param="messages"
         )
     try:
-        return template.render(prompt.messages)
+        return await _run(template.render, prompt.messages)
     except TemplateError as error:
         raise InvalidRequest(
             f"The model's chat template refuses these messages: {error}.", param="messages"
         ) from error
+
+
+async def _run(render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> str:
+    """Renders; many messages in a thread, so that the loop stays free."""
+    if len(messages) <= MOST_INLINE_MESSAGES:
+        return render(messages)
+    return await asyncio.to_thread(render, messages)
 
 
 def _checked(ids: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:

@@ -65,6 +65,7 @@ class PreparedRequest:
     `output_cap` is the most output there is room for; with less than `output_floor` the answer is of no use.
     They are equal only where the caller insists on its number.
     `sampling.max_tokens` is the cap until a reservation lowers it.
+    The first `num_shared_tokens` of the prompt are a system prompt that its tenant shares with its group.
     """
 
     request: InferenceRequest
@@ -72,6 +73,7 @@ class PreparedRequest:
     sampling: Sampling
     output_cap: int
     output_floor: int
+    num_shared_tokens: int = 0
 
     def sampling_within(self, max_tokens: int) -> Sampling:
         """How to sample when `max_tokens` is all that is paid for."""

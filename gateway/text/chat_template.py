@@ -39,8 +39,17 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt, ready for the assistant's answer. Raises TemplateError."""
+        return self._render(messages, add_generation_prompt=True)
+
+    def render_beginning(self, messages: Sequence[Message]) -> str:
+        """Messages that others follow. Raises TemplateError, as some templates want a whole conversation."""
+        return self._render(messages, add_generation_prompt=False)
+
+    def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, **self._special)
+            return self._template.render(
+                messages=messages, add_generation_prompt=add_generation_prompt, **self._special
+            )
         except Exception as error:  # a template meeting messages it was not written for may raise anything
             raise TemplateError(str(error)) from error
 
