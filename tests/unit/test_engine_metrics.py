@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +17,14 @@ import engine.metrics
 from engine.core.figures import Figures, FreeCause
 from engine.core.outcome import Broken, Ended, Refusal, RefusalReason, Refused, Sampled
 from engine.core.sequence import EndReason, Sequence, SequenceClass, WaitReason
+from engine.core.service import TenantLoad
 from engine.core.slo import SloMonitor, SloTargets
 from engine.core.step import PlannedRow, SamplingParams, StepPlan
 from engine.metrics import Metrics, TalliedHistogram
 from engine.protocol import AdmissionReason
 from engine.telemetry import ADMITTED, Telemetry, prompt_size
 from engine.tenant_labels import MAX_TENANT_LABELS, OTHER, TenantLabels
-from engine.core.service import TenantLoad
-from tests.builders.sequences import sequence
+from tests.builders.sequences import run_until_idle, scheduler, sequence
 
 INTERACTIVE = SequenceClass.INTERACTIVE
 
@@ -160,6 +161,14 @@ def test_a_waiting_timeout_tells_what_was_waited_for(telemetry: Telemetry) -> No
     assert value(telemetry, "waiting_timeouts_total", wait_reason="kv_blocks", request_class="offline") == 1
 
 
+def test_whoever_is_over_is_forgotten(telemetry: Telemetry) -> None:
+    begun = started()
+    telemetry.record([Sampled(begun, (7,), 3.0, True)], now=3.0)
+    num_references = sys.getrefcount(begun)
+    telemetry.record([Ended(begun, EndReason.STOP)], now=4.0)
+    assert sys.getrefcount(begun) < num_references
+
+
 # --- steps ---------------------------------------------------------------------------------------------
 
 
@@ -207,6 +216,19 @@ def test_what_is_recomputed_after_preemption_is_no_prefix_hit(telemetry: Telemet
     assert value(telemetry, "prefix_cache_hits_total") == 10
 
 
+def test_texts_that_share_nothing_have_no_hits_however_often_they_are_preempted(telemetry: Telemetry) -> None:
+    small = scheduler(num_blocks=12, kv_cache_utilization_limit=1.0)
+    for number, max_tokens in enumerate([2] * 20 + [24] * 3):  # short answers, then longer ones than expected
+        other = sequence(str(number), num_prompt_tokens=8, max_tokens=max_tokens)
+        other.cache_namespace = bytes([1 + number])
+        assert small.submit(other, now=0.0) is None
+    run_until_idle(small)
+    telemetry.figures(small.figures, num_evicted_blocks=small.kv_cache.num_evicted_blocks)
+    assert value(telemetry, "num_preemptions_total", request_class="interactive") != 0
+    assert value(telemetry, "prefix_cache_queries_total") == 23 * 8
+    assert value(telemetry, "prefix_cache_hits_total") == 0
+
+
 def test_blocks_that_are_only_cached_are_not_in_use(telemetry: Telemetry) -> None:
     telemetry.blocks(used=20, free=30, cached=50, now=1.0)
     assert value(telemetry, "kv_cache_usage_perc") == 0.2
@@ -237,6 +259,7 @@ def test_a_tenant_that_waits_no_more_falls_to_0(telemetry: Telemetry) -> None:
 
 def test_a_tenant_that_runs_no_more_falls_to_0(telemetry: Telemetry) -> None:
     telemetry.services([TenantLoad("1", "acme", 1.0, 2, 0, 10.0)], now=1.0)
+    assert value(telemetry, "tenant_requests_running", tenant="acme") == 2
     telemetry.services([], now=2.0)
     assert value(telemetry, "tenant_requests_running", tenant="acme") == 0
 

@@ -68,6 +68,13 @@ def test_a_tenant_that_comes_back_is_not_counted_twice() -> None:
     assert window.look([row("a", 110.0)], now=3.0) == {"a": 10.0}
 
 
+def test_what_was_given_unseen_over_a_minute_is_not_all_of_the_last_ten_seconds() -> None:
+    window = ServiceWindow()
+    window.look([row("a", 0.0)], now=0.0)
+    assert window.look([row("a", 60.0)], now=60.0) == {"a": 60.0}
+    assert window.fairness().rates == {"a": pytest.approx(1.0)}
+
+
 @given(st.lists(st.tuples(st.floats(0, 3), st.dictionaries(st.sampled_from("abc"), st.integers(0, 50)))))
 def test_rates_are_of_the_last_ten_seconds(history: list[tuple[float, dict[str, int]]]) -> None:
     window, now, totals, given_at = ServiceWindow(), 0.0, dict.fromkeys("abc", 0), []
@@ -76,7 +83,8 @@ def test_rates_are_of_the_last_ten_seconds(history: list[tuple[float, dict[str, 
         for tenant, amount in amounts.items():
             totals[tenant] += amount
             given_at.append((now, tenant, amount))
-        window.look([row(tenant, totals[tenant]) for tenant in amounts], now)
+        window.look([row(tenant, total) for tenant, total in totals.items()], now)
+        given_at.extend((now, tenant, 0) for tenant in totals)
     recent = [(tenant, amount) for at, tenant, amount in given_at if at > now - HORIZON_SECONDS]
     expected = {
         tenant: sum(amount for each, amount in recent if each == tenant) / HORIZON_SECONDS
