@@ -210,8 +210,10 @@ def test_after_a_dry_run_moves_begin_at_normal_and_at_once() -> None:
     guardrails = Guardrails()
     guardrails.order(Mode.DRY_RUN, 0, 0.0)
     climbed(guardrails=guardrails, ttft_p95_ms=2.0)
-    assert guardrails.order(Mode.AUTOMATIC, 0, 60.0) == []
-    assert [move.to_level for move in guardrails.tick(judged(ttft_p95_ms=2.0), 61.0)] == [1]
+    for second in range(60, 80):
+        guardrails.tick(judged(), float(second))
+    assert guardrails.order(Mode.AUTOMATIC, 0, 80.0) == []
+    assert [move.to_level for move in guardrails.tick(judged(ttft_p95_ms=2.0), 81.0)] == [1]
 
 
 def test_a_dry_run_ordered_on_a_rung_lifts_it() -> None:
