@@ -47,19 +47,21 @@ class StepDraft:
             allowed = self._num_prefill_tokens + max(at_least, more)
             self._prefill_budget = min(self._prefill_budget, allowed)
 
-    def add_decode(self, sequence: Sequence) -> None:
-        """The row of a sequence that decodes: its newest token."""
-        start = sequence.num_computed_tokens
-        self._num_context_tokens += start
-        self._decode_rows.append(
-            PlannedRow(
-                sequence.id,
-                (sequence.token_ids[-1],),
-                start,
-                tuple(sequence.block_table),
-                sampling_of(sequence),
+    def add_decodes(self, sequences: list[Sequence]) -> None:
+        """A row for each sequence that decodes: its newest token."""
+        add = self._decode_rows.append
+        for sequence in sequences:  # the hottest loop of planning
+            start = sequence.num_computed_tokens
+            self._num_context_tokens += start
+            add(
+                PlannedRow(
+                    sequence.id,
+                    (sequence.token_ids[start],),
+                    start,
+                    tuple(sequence.block_table),
+                    sequence.sampling or sampling_of(sequence),
+                )
             )
-        )
 
     def add_chunk(self, sequence: Sequence, num_tokens: int) -> None:
         """The next `num_tokens` of a sequence's known text."""

@@ -107,6 +107,10 @@ class KvCache:
         self._prefixes.expect(sequence, self._uncomputed_hashes(sequence))
         return True
 
+    def has_room(self, sequence: Sequence) -> bool:
+        """Whether every known token of `sequence` has a slot already."""
+        return len(sequence.token_ids) <= len(sequence.block_table) * self.block_size
+
     def grow(self, sequence: Sequence) -> bool:
         """Gives every known token of `sequence` a slot; takes nothing and says False if that does not fit."""
         missing = -(-len(sequence.token_ids) // self.block_size) - len(sequence.block_table)

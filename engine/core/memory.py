@@ -28,6 +28,7 @@ class Memory:
     def begin_step(self) -> None:
         """What runs has changed since: forecasts are made anew when they are asked for."""
         self._forecasts.clear()
+        self._lengths.note_step()
 
     def fits(
         self,
@@ -122,10 +123,14 @@ class Memory:
         return borrowed * self.cache.block_size
 
     def _expected_remaining(self, sequence: Sequence) -> int:
-        generated = sequence.num_output_tokens
-        most = sequence.params.max_tokens - generated
-        return self._lengths.expected_remaining(sequence.tenant, sequence.sequence_class, generated, most)
+        generated = len(sequence.token_ids) - sequence.num_prompt_tokens
+        if generated >= sequence.num_expected_output_tokens:
+            remaining = self._lengths.expected_remaining(
+                sequence.tenant, sequence.sequence_class, generated, sequence.params.max_tokens - generated
+            )
+            sequence.num_expected_output_tokens = generated + remaining
+        return sequence.num_expected_output_tokens - generated
 
 
 def _own_tokens(sequence: Sequence) -> int:
-    return sequence.num_tokens - sequence.num_borrowed_tokens
+    return len(sequence.token_ids) - sequence.num_borrowed_tokens

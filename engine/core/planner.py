@@ -4,6 +4,7 @@ Decides who runs; ends nobody. Read `plan` first.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from engine.core import admission
 from engine.core.draft import StepDraft
@@ -25,6 +26,14 @@ MAX_TRIES = 8  # sequences found not to fit before a step looks no further
 LONG_LANE_EVERY = 8  # steps after which the oldest long prompt moves on, however much its tenant has had
 LONG_LANE_PART = 4  # a quarter of a step's prefill is the long lane's, if it wants it
 INTERACTIVE, OFFLINE = SequenceClass.INTERACTIVE, SequenceClass.OFFLINE
+
+
+@dataclass(frozen=True)
+class Running:
+    """Interactive sequences that run: those that decode, and those whose known text is not computed yet."""
+
+    decoding: list[Sequence]
+    begun: list[Sequence]
 
 
 class Planner:
@@ -53,6 +62,7 @@ class Planner:
         self._long_lane: Sequence | None = None
         self._draft = StepDraft(restraint.limits, step_time)
         self._parked_now: set[str] = set()
+        self._at_start = Running([], [])
         self._step_id = 0
         self._now = 0.0
 
@@ -94,19 +104,21 @@ class Planner:
     # --- interactive -----------------------------------------------------------------------------------
 
     def _decode_interactive(self) -> None:
-        for sequence in self._running(INTERACTIVE, decoding=True):
+        decoding = self._look_at_running().decoding
+        outgrown = [each for each in decoding if not self._memory.cache.has_room(each)]
+        for sequence in outgrown:
             if sequence.id in self._roster.running and not self._memory.cache.grow(sequence):
                 self._make_room_for_growth(sequence)
-        decoding = self._running(INTERACTIVE, decoding=True)
-        for sequence in decoding:
-            self._draft.add_decode(sequence)
+        if self._parked_now:
+            decoding = self._look_at_running().decoding
+        self._draft.add_decodes(decoding)
         self._earn(self._roster.charge_decodes(decoding, self._now))
         if decoding and self._itl_guard_seconds is not None:
             self._draft.keep_within(self._itl_guard_seconds, at_least=self._least_chunk)
 
     def _prefill_interactive(self) -> None:
         """Short prompts beside one long one, which has a part of the budget; then whoever is left."""
-        begun = self._in_fair_order(self._running(INTERACTIVE, decoding=False))
+        begun = self._in_fair_order(self._at_start.begun)
         short = [each for each in begun if not self.is_long(each)]
         long = [each for each in begun if self.is_long(each)]
         room = self._roster.rooms[INTERACTIVE]
@@ -147,7 +159,7 @@ class Planner:
     # --- offline ---------------------------------------------------------------------------------------
 
     def _fill_with_offline(self) -> None:
-        room, running = self._roster.rooms[OFFLINE], self._running_of(OFFLINE)
+        room, running = self._roster.rooms[OFFLINE], self._running_offline()
         if not running and not room:
             return
         if self._restraint.restrictions.pauses_offline:
@@ -180,15 +192,16 @@ class Planner:
         for sequence in decoding[:most]:
             if self._memory.cache.grow(sequence):
                 planned.append(sequence)
-                self._draft.add_decode(sequence)
             else:
                 self._park(sequence)
+        self._draft.add_decodes(planned)
         self._spend(self._roster.charge_decodes(planned, self._now))
         return len(decoding) <= most
 
     def _prefill_offline(self) -> None:
         room = self._roster.rooms[OFFLINE]
-        for sequence in self._in_fair_order(self._running(OFFLINE, decoding=False)):
+        begun = (each for each in self._running_offline() if not each.is_decoding)
+        for sequence in self._in_fair_order(begun):
             self._add_chunk(sequence, self._draft.prefill_room)
         self._admit(OFFLINE, room.short)
         self._admit(OFFLINE, room.long)
@@ -343,17 +356,25 @@ class Planner:
         """Whether what is left of its prompt takes more than one chunk."""
         return sequence.num_uncomputed_tokens > self._limits.prefill_chunk_size
 
-    def _running(self, sequence_class: SequenceClass, *, decoding: bool) -> list[Sequence]:
-        return [
-            sequence
-            for sequence in self._roster.running.values()
-            if sequence.sequence_class is sequence_class and sequence.is_decoding is decoding
-        ]
+    def _look_at_running(self) -> "Running":
+        """Sorts the running set; in one pass, because it may hold hundreds."""
+        decoding: list[Sequence] = []
+        begun: list[Sequence] = []
+        for sequence in self._roster.running.values():
+            if sequence.sequence_class is OFFLINE:
+                continue
+            num_tokens = len(sequence.token_ids)
+            if num_tokens - sequence.num_computed_tokens == 1 and num_tokens > sequence.num_prompt_tokens:
+                decoding.append(sequence)
+            else:
+                begun.append(sequence)
+        self._at_start = Running(decoding, begun)
+        return self._at_start
 
-    def _running_of(self, sequence_class: SequenceClass) -> list[Sequence]:
-        if not self._roster.num_running[sequence_class]:
+    def _running_offline(self) -> list[Sequence]:
+        if not self._roster.num_running[OFFLINE]:
             return []
-        return [each for each in self._roster.running.values() if each.sequence_class is sequence_class]
+        return [each for each in self._roster.running.values() if each.sequence_class is OFFLINE]
 
     def _in_fair_order(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         """By their tenants' counters; but the oldest first, which is to come to its end."""
@@ -375,7 +396,7 @@ class Planner:
                 if sequence.id in self._roster.running:
                     self._park(sequence)
         while len(self._roster.running) + for_more > self._limits.max_num_seqs:
-            loser = victim(self._running_of(OFFLINE), virtual=self._roster.virtual)
+            loser = victim(self._running_offline(), virtual=self._roster.virtual)
             if loser is None:
                 return
             self._park(loser)

@@ -7,6 +7,8 @@ from engine.core.limits import Limits
 
 BUDGETS = ("max_num_seqs", "max_num_batched_tokens", "max_num_prefill_tokens", "prefill_chunk_size")
 
+LEAST_SCALED = 4  # sequences: fewer are no crowd to be thinned out
+
 
 class Restraint:
     """Above level 0 of the guardrails no budget rises; from some level on, budgets are scaled down."""
@@ -26,7 +28,7 @@ class Restraint:
     def restrict(self, restrictions: Restrictions, *, num_running: int) -> None:
         """What the guardrails take. `num_running` is what a scale is applied to: it must be felt at once."""
         if restrictions.limit_scale < 1 and self.restrictions.limit_scale == 1:
-            self._num_running_when_scaled = max(1, num_running)
+            self._num_running_when_scaled = max(LEAST_SCALED, num_running)
         if not self.restrictions.forbids_rises:
             self._ceiling = self.limits
         self.restrictions = restrictions

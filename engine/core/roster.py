@@ -54,6 +54,7 @@ class Roster:
     def start(self, sequence: Sequence) -> None:
         """From waiting to running."""
         self.room_of(sequence).take(sequence)
+        sequence.token_cost = sampled_token_cost(sequence.params)
         self.parked.pop(sequence.id, None)
         self.running[sequence.id] = sequence
         self.num_running[sequence.sequence_class] += 1
@@ -81,7 +82,7 @@ class Roster:
         for sequence in sequences:
             sequence.num_charged_tokens = len(sequence.token_ids)
             tenant = sequence.tenant
-            costs[tenant] = costs.get(tenant, 0.0) + sampled_token_cost(sequence.params)
+            costs[tenant] = costs.get(tenant, 0.0) + sequence.token_cost
         share = self.room_of(sequences[0]).share if sequences else None
         for tenant, cost in costs.items():
             assert share is not None
@@ -96,7 +97,7 @@ class Roster:
             return 0.0  # computed again after a preemption: its victim has paid for it
         cost = max(0, min(end, sequence.num_prompt_tokens) - charged) * PROMPT_TOKEN_COST
         if end == sequence.num_tokens:
-            cost += sampled_token_cost(sequence.params)
+            cost += sequence.token_cost
         sequence.num_charged_tokens = end
         return self._charge(sequence, cost, now)
 

@@ -129,16 +129,16 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[Outcome]:
         """Moves the plan's sequences forward by what was computed and sampled."""
         outcomes: list[Outcome] = []
+        running, errors, sampled = self._roster.running, result.errors, result.sampled
         for row in plan.rows:
-            sequence = self._roster.running.get(row.sequence_id)
+            sequence = running.get(row.sequence_id)
             if sequence is None:
                 continue  # over since the step was launched
-            error = result.errors.get(row.sequence_id)
-            if error is not None:
-                outcomes.append(self._break(sequence, error))
+            if errors and row.sequence_id in errors:
+                outcomes.append(self._break(sequence, errors[row.sequence_id]))
                 continue
             try:
-                self._advance(sequence, row, result.sampled.get(row.sequence_id, ()), now, outcomes)
+                self._advance(sequence, row, sampled.get(row.sequence_id, ()), now, outcomes)
             except Exception as exception:  # whatever is wrong with one request ends that one alone
                 outcomes.append(self._break(sequence, f"the request's bookkeeping failed: {exception!r}"))
         return outcomes
@@ -372,8 +372,13 @@ class Scheduler:
         now: float,
         outcomes: list[Outcome],
     ) -> None:
-        sequence.advance(len(row.token_ids))
-        self.kv_cache.commit(sequence)
+        """Counts a row as computed and takes its tokens; hundreds of rows come a step, hence its form."""
+        num_computed = sequence.num_computed_tokens = row.start + len(row.token_ids)
+        if sequence.num_prompt_tokens_computed < sequence.num_prompt_tokens:
+            furthest = max(sequence.num_prompt_tokens_computed, num_computed)
+            sequence.num_prompt_tokens_computed = min(furthest, sequence.num_prompt_tokens)
+        if num_computed % self.kv_cache.block_size == 0 or len(row.token_ids) > 1:
+            self.kv_cache.commit(sequence)
         if not token_ids:
             return
         is_first = sequence.first_token_at is None
@@ -383,7 +388,7 @@ class Scheduler:
             sequence.first_token_at = now
         elif waited_seconds > sequence.longest_gap_seconds:
             sequence.longest_gap_seconds = waited_seconds
-        kept, reason = _append_until_end(sequence, token_ids)
+        kept, reason = sequence.append(token_ids)
         outcomes.append(Sampled(sequence, kept, waited_seconds, is_first))
         if reason is not None:
             self._memory.learn_from(sequence)
@@ -432,15 +437,3 @@ class Scheduler:
                     sequence = lane.find(id)
                     if sequence is not None:
                         yield sequence
-
-
-def _append_until_end(
-    sequence: Sequence, token_ids: tuple[int, ...]
-) -> tuple[tuple[int, ...], EndReason | None]:
-    """Appends tokens up to the one that ends the sequence, if one does: what was kept, and why it ended."""
-    for count, token_id in enumerate(token_ids, start=1):
-        sequence.token_ids.append(token_id)
-        reason = sequence.end_reason()
-        if reason is not None:
-            return token_ids[:count], reason
-    return token_ids, None

@@ -81,6 +81,10 @@ class Sequence:
     num_skips: int = 0  # how often others were admitted past it because it did not fit
     longest_gap_seconds: float = 0.0  # the longest it waited between two of its tokens
     block_table: list[int] = field(default_factory=list)
+    token_cost: float = 0.0  # what fair share counts for one token of its output
+    num_expected_output_tokens: int = (
+        0  # how long its answer is thought to get; looked up anew when it got there
+    )
     num_borrowed_tokens: int = 0  # found in blocks that another sequence held when this one was admitted
     sampling: SamplingParams | None = (
         None  # of its rows once `min_tokens` are reached; made when first needed
@@ -120,16 +124,13 @@ class Sequence:
         """Whether only its newest token is left to compute."""
         return self.num_uncomputed_tokens == 1 and self.num_output_tokens > 0
 
-    def advance(self, num_tokens: int) -> None:
-        """Counts `num_tokens` more as computed."""
-        self.num_computed_tokens += num_tokens
-        computed_prompt = min(self.num_computed_tokens, self.num_prompt_tokens)
-        self.num_prompt_tokens_computed = max(self.num_prompt_tokens_computed, computed_prompt)
-
-    def end_reason(self) -> EndReason | None:
-        """Why the newest token ends the sequence, if it does."""
-        if self.token_ids[-1] in self.params.stop_token_ids:
-            return EndReason.STOP
-        if self.num_output_tokens >= self.params.max_tokens:
-            return EndReason.LENGTH
-        return None
+    def append(self, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], EndReason | None]:
+        """Appends tokens up to the one that ends the sequence, if one does: those kept, and why it ended."""
+        params = self.params
+        for count, token_id in enumerate(token_ids, start=1):
+            self.token_ids.append(token_id)
+            if token_id in params.stop_token_ids:
+                return token_ids[:count], EndReason.STOP
+            if len(self.token_ids) - self.num_prompt_tokens >= params.max_tokens:
+                return token_ids[:count], EndReason.LENGTH
+        return token_ids, None
