@@ -127,7 +127,7 @@ def _full_blocks(row: TracedConversation) -> tuple[int, ...]:
 
 def _num_prompt_tokens(row: TracedConversation) -> int:
     full, rest = divmod(row.num_prompt_tokens, MOONCAKE_BLOCK_TOKENS)
-    return BLOCK_SIZE * full + max(1, rest // DIVISOR)
+    return BLOCK_SIZE * full + (max(1, rest // DIVISOR) if rest else 0)
 
 
 def _requests(trace: Sequence[TracedConversation], num_tenants: int) -> Iterator[Request]:

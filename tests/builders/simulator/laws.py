@@ -22,15 +22,18 @@ class StepTimeLaw:
     noise: float = 0.0
 
     def seconds(self, plan: StepPlan, generator: random.Random) -> float:
-        """How long `plan` takes. Counts its rows: what a plan says of itself is the scheduler's word."""
-        work = work_of(plan)
-        seconds = (
+        """How long `plan` takes."""
+        seconds = self.seconds_of(work_of(plan))
+        return seconds * max(0.5, generator.gauss(1.0, self.noise)) if self.noise else seconds
+
+    def seconds_of(self, work: "StepWork") -> float:
+        """How long such a step takes without noise."""
+        return (
             self.step_seconds
             + self.prefill_token_seconds * work.num_prefill_tokens
             + self.decode_row_seconds * work.num_decode_rows
             + self.context_token_seconds * work.num_context_tokens
         )
-        return seconds * max(0.5, generator.gauss(1.0, self.noise)) if self.noise else seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class StepWork:
 
 
 def work_of(plan: StepPlan) -> StepWork:
-    """Counted from the plan's rows."""
+    """Counted from the plan's rows: what a plan says of its context is the scheduler's word."""
     num_decode_rows = plan.num_decode_rows
     return StepWork(
         num_prefill_tokens=plan.num_tokens - num_decode_rows,

@@ -36,6 +36,7 @@ class Request:
     def prompt(self) -> list[int]:
         """The prompt's token ids."""
         if self.token_ids is not None:
+            assert len(self.token_ids) == self.num_prompt_tokens, "the prompt has another length"
             return list(self.token_ids)
         first = 1 + self.num_output_tokens
         return list(range(first, first + self.num_prompt_tokens))
