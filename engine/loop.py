@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from engine.core.guardrails import Guardrails, Mode, Move
@@ -327,7 +327,7 @@ class EngineLoop:
             logger.exception("step %d failed", plan.step_id)
             reason = f"the step failed: {error}"
         suspects = self._scheduler.newest(plan)
-        others = replace(plan, rows=tuple(row for row in plan.rows if row.sequence_id not in suspects))
+        others = plan.without(suspects)
         if others.rows:
             try:
                 outcomes = self._run_plan(others)

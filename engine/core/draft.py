@@ -87,6 +87,7 @@ class StepDraft:
             rows=(*self._decode_rows, *self._chunks),
             token_budget=budget,
             num_decode_rows=len(self._decode_rows),
+            num_prefill_tokens=self._num_prefill_tokens,
             num_recomputed_tokens=self.num_recomputed_tokens,
             num_context_tokens=self._num_context_tokens,
         )

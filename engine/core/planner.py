@@ -426,6 +426,8 @@ class Planner:
 
     def _make_room_for_newcomer(self, sequence: Sequence) -> bool:
         """Offline work gives way to interactive; who is alone may have what parked ones hold."""
+        if self._memory.cache.num_blocks_to_admit(sequence) <= self._memory.cache.num_free_blocks:
+            return True
         if not self._roster.running:
             holders = list(self._roster.parked.values())
         elif sequence.is_interactive:
@@ -456,4 +458,6 @@ class Planner:
         self._roster.park(sequence, is_long=self.is_long(sequence))
 
     def _num_offline_blocks(self) -> int:
+        if not self._roster.num_running[OFFLINE] and not self._roster.parked:
+            return 0
         return sum(len(each.block_table) for each in self._roster.started() if not each.is_interactive)

@@ -145,8 +145,7 @@ class Scheduler:
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """Learns how long a step of this load takes."""
-        num_prefill_tokens = plan.num_tokens - plan.num_decode_rows
-        load = StepLoad(num_prefill_tokens, plan.num_decode_rows, plan.num_context_tokens)
+        load = StepLoad(plan.num_prefill_tokens, plan.num_decode_rows, plan.num_context_tokens)
         self.step_time.observe(load, seconds)
 
     def newest(self, plan: StepPlan) -> set[str]:
@@ -381,9 +380,9 @@ class Scheduler:
             self.kv_cache.commit(sequence)
         if not token_ids:
             return
-        is_first = sequence.first_token_at is None
         waited_seconds = now - sequence.waiting_for_token_since
         sequence.waiting_for_token_since = now
+        is_first = sequence.first_token_at is None
         if is_first:
             sequence.first_token_at = now
         elif waited_seconds > sequence.longest_gap_seconds:

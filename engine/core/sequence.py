@@ -126,11 +126,11 @@ class Sequence:
 
     def append(self, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], EndReason | None]:
         """Appends tokens up to the one that ends the sequence, if one does: those kept, and why it ended."""
-        params = self.params
+        stop_token_ids, most = self.params.stop_token_ids, self.num_prompt_tokens + self.params.max_tokens
         for count, token_id in enumerate(token_ids, start=1):
             self.token_ids.append(token_id)
-            if token_id in params.stop_token_ids:
+            if token_id in stop_token_ids:
                 return token_ids[:count], EndReason.STOP
-            if len(self.token_ids) - self.num_prompt_tokens >= params.max_tokens:
+            if len(self.token_ids) >= most:
                 return token_ids[:count], EndReason.LENGTH
         return token_ids, None

@@ -4,7 +4,7 @@ A plan is self-contained and frozen, so that another thread, process or host cou
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 
@@ -48,6 +48,9 @@ class StepPlan:
     num_decode_rows: int = 0
     """The leading rows that decode."""
 
+    num_prefill_tokens: int = 0
+    """The tokens of all other rows."""
+
     num_recomputed_tokens: int = 0
     """Of its tokens, those that had been computed before a preemption."""
 
@@ -58,6 +61,19 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Tokens computed by the step, over all rows."""
         return sum(len(row.token_ids) for row in self.rows)
+
+    def without(self, sequence_ids: set[str]) -> "StepPlan":
+        """The same step for all other sequences."""
+        rows = tuple(row for row in self.rows if row.sequence_id not in sequence_ids)
+        decodes = self.rows[: self.num_decode_rows]
+        num_decode_rows = sum(row.sequence_id not in sequence_ids for row in decodes)
+        return replace(
+            self,
+            rows=rows,
+            num_decode_rows=num_decode_rows,
+            num_prefill_tokens=sum(len(row.token_ids) for row in rows[num_decode_rows:]),
+            num_context_tokens=sum(row.start for row in rows),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
