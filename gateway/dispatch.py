@@ -4,13 +4,14 @@ What happens to a request here reaches its stream as the same events that an eng
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from engine.core.fair_share import Lines
 from engine.protocol import (
     AdmissionReason,
     Finished,
@@ -19,7 +20,9 @@ from engine.protocol import (
     Refused,
     RequestClass,
     Usage,
+    WaitReason,
 )
+from gateway.engines.client import EngineClient
 from gateway.engines.directory import EngineDirectory
 from gateway.engines.stream import EngineStream
 from gateway.metrics import GatewayMetrics
@@ -47,6 +50,8 @@ class Dispatcher:
         self._max_queued = max_queued
         self._num_shown = dict.fromkeys(RequestClass, 0)
         self._queues: defaultdict[str, ClassQueues[Waiting]] = defaultdict(ClassQueues)
+        self._lines: defaultdict[tuple[str, RequestClass], Lines[Waiting]] = defaultdict(Lines)
+        self._num_by_tenant: Counter[str] = Counter()
 
     @property
     def num_waiting(self) -> int:
@@ -56,8 +61,8 @@ class Dispatcher:
     def open(self, request: GenerateRequest, *, deadline: float, waiting_timeout_ms: int) -> EngineStream:
         """Queues a request and hands it over at once if there is room. `deadline` is the loop's time.
 
-        The stream's last event is a Refused when no engine is there, the queues are full, or none had room
-        within the waiting time.
+        The stream's last event is a Refused when no engine is there, the queues are full or half of them is
+        its tenant's, or no engine had room within the waiting time.
         """
         stream = EngineStream(request)
         if not self._directory.serving(request.model):
@@ -66,6 +71,12 @@ class Dispatcher:
             )
         elif self.num_waiting >= self._max_queued:
             self._refuse(stream, AdmissionReason.QUEUE_FULL, "Too many requests are waiting already.")
+        elif self._num_by_tenant[request.tenant] >= (self._max_queued + 1) // 2:
+            detail = (
+                f"{self._num_by_tenant[request.tenant]} requests of your organization are waiting already, "
+                "as many as one may have."
+            )
+            self._refuse(stream, AdmissionReason.TENANT_QUEUE_FULL, detail)
         else:
             self._push(stream, deadline, waiting_timeout_ms)
             self._pump_model(request.model)
@@ -75,7 +86,7 @@ class Dispatcher:
         """Ends a request wherever it is, without waiting; its stream still gets its last event."""
         waiting = self._queues[stream.request.model].remove(stream.request.id)
         if waiting is not None:
-            waiting.timeout.cancel()
+            self._note_left(waiting)
             self._count_waiting()
             stream.push(Finished(stream.request.id, FinishReason.CANCELLED, Usage(0, 0, 0)))
         elif not stream.ended:
@@ -93,14 +104,26 @@ class Dispatcher:
         while (request_class := queues.next_class()) is not None:
             client = self._directory.with_room(model, request_class)
             if client is None:
+                self._let_newcomers_in(model, request_class)
                 break
-            waiting = queues.pop(request_class)
-            waiting.timeout.cancel()
-            self._stamp(waiting)
-            client.submit(waiting.stream)
+            self._hand_over(queues.pop(request_class), client)
         if queues and not self._directory.serving(model):
             self._refuse_all(queues, f"The engine that serves '{model}' was lost.")
         self._count_waiting()
+
+    def _let_newcomers_in(self, model: str, request_class: RequestClass) -> None:
+        """The window is full, but not of those who have nothing at an engine: each may have one beyond it."""
+        lines = self._lines[model, request_class]
+        for client in self._directory.serving(model):
+            for tenant in client.newcomers(request_class, lines.tenants):  # a list: lines change meanwhile
+                waiting = next(lines.line(tenant))
+                self._queues[model].remove(waiting.stream.request.id)
+                self._hand_over(waiting, client)
+
+    def _hand_over(self, waiting: Waiting, client: EngineClient) -> None:
+        self._note_left(waiting)
+        self._stamp(waiting)
+        client.submit(waiting.stream)
 
     def _push(self, stream: EngineStream, deadline: float, waiting_timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -113,8 +136,26 @@ class Dispatcher:
             timeout=loop.call_at(now + waiting_timeout_ms / 1000, self._time_out, stream),
         )
         self._queues[request.model].push(
-            request_class=request.request_class, tenant=request.tenant, key=request.id, item=waiting
+            request_class=request.request_class,
+            tenant=request.tenant,
+            key=request.id,
+            item=waiting,
+            cost=len(request.prompt_ids) + request.sampling.max_tokens,  # the tokens it was promised
+            weight=request.weight,
         )
+        self._lines[request.model, request.request_class].push(
+            tenant=request.tenant, key=request.id, item=waiting
+        )
+        self._num_by_tenant[request.tenant] += 1
+
+    def _note_left(self, waiting: Waiting) -> None:
+        """It is in the queues no longer."""
+        waiting.timeout.cancel()
+        request = waiting.stream.request
+        self._lines[request.model, request.request_class].take(request.id)
+        self._num_by_tenant[request.tenant] -= 1
+        if not self._num_by_tenant[request.tenant]:
+            del self._num_by_tenant[request.tenant]
 
     def _stamp(self, waiting: Waiting) -> None:
         """Writes into the request how long it has waited and how long it still has."""
@@ -128,18 +169,27 @@ class Dispatcher:
         )
 
     def _time_out(self, stream: EngineStream) -> None:
-        if self._queues[stream.request.model].remove(stream.request.id) is not None:
+        waiting = self._queues[stream.request.model].remove(stream.request.id)
+        if waiting is not None:
+            self._note_left(waiting)
             self._count_waiting()
-            self._refuse(stream, AdmissionReason.WAITING_TIMEOUT, "No engine had room in time.")
+            detail = "No engine had room in time."
+            self._refuse(stream, AdmissionReason.WAITING_TIMEOUT, detail, WaitReason.MAX_NUM_SEQS)
 
     def _refuse_all(self, queues: ClassQueues[Waiting], detail: str) -> None:
         for waiting in list(queues):
             queues.remove(waiting.stream.request.id)
-            waiting.timeout.cancel()
+            self._note_left(waiting)
             self._refuse(waiting.stream, AdmissionReason.ENGINE_UNHEALTHY, detail)
 
-    def _refuse(self, stream: EngineStream, reason: AdmissionReason, detail: str) -> None:
-        stream.push(Refused(stream.request.id, reason, detail, RETRY_MS))
+    def _refuse(
+        self,
+        stream: EngineStream,
+        reason: AdmissionReason,
+        detail: str,
+        wait_reason: WaitReason | None = None,
+    ) -> None:
+        stream.push(Refused(stream.request.id, reason, detail, RETRY_MS, wait_reason))
 
     def _count_waiting(self) -> None:
         for request_class in RequestClass:

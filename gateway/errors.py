@@ -12,11 +12,14 @@
     ├── DeadlineExceeded        504  give it more time
     └── InternalError           500  give up; quote the request id
 
-One place (`gateway/api/error_response.py`) turns them into HTTP.
+One place (`gateway/api/error_response.py`) turns them into HTTP. `reason` is why a request was not admitted,
+from the closed set that engines, metrics and logs use too; `code` stays what OpenAI's clients know.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
+
+from engine.protocol import AdmissionReason, WaitReason
 
 LONGEST_MESSAGE: Final = 500  # characters: messages quote what was sent, and are logged
 
@@ -35,6 +38,8 @@ class GatewayError(Exception):
         code: str | None = None,
         retry_after_seconds: float | None = None,
         should_retry: bool | None = None,
+        reason: AdmissionReason | None = None,
+        wait_reason: WaitReason | None = None,
     ) -> None:
         self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}…"
         super().__init__(self.message)
@@ -42,6 +47,8 @@ class GatewayError(Exception):
         self.code = code
         self.retry_after_seconds = retry_after_seconds
         self.should_retry = should_retry
+        self.reason = reason
+        self.wait_reason = wait_reason
 
 
 class InvalidRequest(GatewayError):
@@ -55,7 +62,12 @@ class ContextLengthExceeded(InvalidRequest):
     """Prompt and output together are longer than the model's context."""
 
     def __init__(self, message: str, *, param: str) -> None:
-        super().__init__(message, param=param, code="context_length_exceeded")
+        super().__init__(
+            message,
+            param=param,
+            code="context_length_exceeded",
+            reason=AdmissionReason.CONTEXT_TOO_LONG,
+        )
 
 
 class InvalidApiKey(GatewayError):
@@ -108,9 +120,14 @@ class LimitReached(GatewayError):
         retry_after_seconds: float | None,
         should_retry: bool | None = None,
         standing: "LimitStanding | None" = None,
+        reason: AdmissionReason | None = None,
     ) -> None:
         super().__init__(
-            message, code=code, retry_after_seconds=retry_after_seconds, should_retry=should_retry
+            message,
+            code=code,
+            retry_after_seconds=retry_after_seconds,
+            should_retry=should_retry,
+            reason=reason,
         )
         self.limit_type = limit_type  # "tokens" or "requests": the wire's `type` of this error
         self.standing = standing
@@ -122,8 +139,21 @@ class ServerOverloaded(GatewayError):
     status = 503
     type = "service_unavailable_error"
 
-    def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
-        super().__init__(message, code="server_is_overloaded", retry_after_seconds=retry_after_seconds)
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_seconds: float = 1.0,
+        reason: AdmissionReason | None = None,
+        wait_reason: WaitReason | None = None,
+    ) -> None:
+        super().__init__(
+            message,
+            code="server_is_overloaded",
+            retry_after_seconds=retry_after_seconds,
+            reason=reason,
+            wait_reason=wait_reason,
+        )
 
 
 class StoreUnavailable(GatewayError):

@@ -46,6 +46,12 @@ class GatewayMetrics:
         self.quota_rejected = Counter(
             "gateway_quota_rejected", "Requests over a limit of their tenant", ("kind",), registry=registry
         )
+        self.refused = Counter(
+            "gateway_requests_refused",
+            "Inference requests that were not admitted, by the reason that their response gives",
+            ("reason", "tenant"),
+            registry=registry,
+        )
         self.stream_aborts = Counter(
             "gateway_stream_aborts", "Answers cut short, by whom", ("by",), registry=registry
         )

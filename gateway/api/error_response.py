@@ -1,4 +1,4 @@
-"""The one place where errors become HTTP: a status, four fields, and when to try again."""
+"""The one place where errors become HTTP: a status, a few fields, and when to try again."""
 
 from http import HTTPStatus
 from typing import Any
@@ -8,19 +8,25 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from engine.protocol import AdmissionReason, WaitReason
 from gateway.api.context import context_of
 from gateway.api.headers import Headers, limit_headers, retry_headers
 from gateway.api.middleware import common_headers
 from gateway.errors import GatewayError, InternalError, InvalidApiKey, InvalidRequest, LimitReached, NotFound
 
 
-class ErrorDetail(msgspec.Struct, frozen=True):
-    """`param` names the culprit in the body; `code` is for programs."""
+class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`param` names the culprit in the body; `code` is for programs.
+
+    An extension: `reason` is why the request was not admitted, `wait_reason` what it last waited for.
+    """
 
     message: str
     type: str
     param: str | None
     code: str | None
+    reason: AdmissionReason | None = None
+    wait_reason: WaitReason | None = None
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -32,7 +38,10 @@ class ErrorBody(msgspec.Struct, frozen=True):
 def error_body(error: GatewayError) -> bytes:
     """The JSON of an error."""
     kind = error.limit_type if isinstance(error, LimitReached) else error.type
-    return msgspec.json.encode(ErrorBody(ErrorDetail(error.message, kind, error.param, error.code)))
+    detail = ErrorDetail(
+        error.message, kind, error.param, error.code, reason=error.reason, wait_reason=error.wait_reason
+    )
+    return msgspec.json.encode(ErrorBody(detail))
 
 
 def error_headers(error: GatewayError) -> Headers:

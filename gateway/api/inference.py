@@ -201,17 +201,28 @@ class InferenceEndpoint:
         status = str(exchange.status or "client left")
         services.metrics.responses.labels(self._dialect.route, status).inc()
         fields = _log_fields(exchange, progress) | {"route": self._dialect.route, "status": exchange.status}
-        if exchange.error is not None:
-            fields |= {"error": exchange.error.code or exchange.error.type, "detail": exchange.error.message}
+        if (error := exchange.error) is not None:
+            fields |= {"error": error.code or error.type, "detail": error.message}
+            fields |= {"reason": error.reason} if error.reason is not None else {}
+            fields |= {"wait_reason": error.wait_reason} if error.wait_reason is not None else {}
+            _count_refusal(services, error, progress)
         elif (completed := progress.completed) is None:
             fields["error"] = "client_left"
         else:
             fields |= {
                 "finish_reason": completed.reason,
                 "prompt_tokens": completed.usage.prompt_tokens,
+                "cached_tokens": completed.usage.cached_tokens,
                 "completion_tokens": completed.usage.completion_tokens,
             }
         logger.info("request", extra=fields)
+
+
+def _count_refusal(services: Services, error: GatewayError, progress: Progress) -> None:
+    """Under the same reason that the response and the log line give."""
+    if error.reason is not None and progress.caller is not None:
+        tenant = services.metrics.tenants.fold(progress.caller.tenant_name)
+        services.metrics.refused.labels(error.reason, tenant).inc()
 
 
 async def _begin(exchange: Exchange, progress: Progress) -> None:

@@ -6,8 +6,10 @@ It knows the wire and no text, no tenants' limits and no HTTP. It retries connec
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, assert_never
 from urllib.parse import urlsplit
 
@@ -120,7 +122,7 @@ class EngineClient:
         self._on_change = on_change
         self._window = Window(interactive=0, offline=0)
         self._streams: dict[str, EngineStream] = {}
-        self._num_open = dict.fromkeys(RequestClass, 0)
+        self._open_by_tenant: dict[RequestClass, Counter[str]] = _no_tenants()
         self._reports: dict[tuple[str, int], asyncio.Future[Report]] = {}
         self._outbox: asyncio.Queue[GatewayMessage] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
@@ -225,7 +227,7 @@ class EngineClient:
         self.connected = False
         self.status = None
         self._outbox = asyncio.Queue()
-        self._num_open = dict.fromkeys(RequestClass, 0)
+        self._open_by_tenant = _no_tenants()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.push(EngineLost())
@@ -251,14 +253,25 @@ class EngineClient:
 
     def room(self, request_class: RequestClass) -> int:
         """How many more requests of a class the engine takes from us now; 0 unless it can make progress."""
+        return max(0, self._granted(request_class) - self._open_by_tenant[request_class].total())
+
+    def newcomers(self, request_class: RequestClass, tenants: Iterable[str]) -> list[str]:
+        """Those of `tenants`, in their order, that may each have one request here beyond the window.
+
+        They have none here, so whoever fills the window would keep them from the engine's own fair order. All
+        that is beyond the window is at most as much as the window.
+        """
+        present = self._open_by_tenant[request_class]
+        num_most = max(0, 2 * self._granted(request_class) - present.total())
+        return list(islice((tenant for tenant in tenants if tenant not in present), num_most))
+
+    def _granted(self, request_class: RequestClass) -> int:
+        """The window of a class; 0 unless the engine can make progress."""
         if not self.connected or (
             self.status is not None and (self.status.draining or not self.status.healthy)
         ):
             return 0
-        granted = (
-            self._window.interactive if request_class is RequestClass.INTERACTIVE else self._window.offline
-        )
-        return max(0, granted - self._num_open[request_class])
+        return self._window.interactive if request_class is RequestClass.INTERACTIVE else self._window.offline
 
     def submit(self, stream: EngineStream) -> None:
         """Hands the stream's request over without waiting; from now on the engine's events go to the stream.
@@ -270,7 +283,7 @@ class EngineClient:
             raise EngineUnreachableError(self.address.name)
         assert request.id not in self._streams, f"{request.id} is at this engine already"
         self._streams[request.id] = stream
-        self._num_open[request.request_class] += 1
+        self._open_by_tenant[request.request_class][request.tenant] += 1
         self._outbox.put_nowait(request)
 
     def cancel(self, request_id: str) -> None:
@@ -314,7 +327,7 @@ class EngineClient:
             if (stream := self._streams.get(event.id)) is not None:
                 stream.push(event)
         elif (stream := self._streams.pop(event.id, None)) is not None:
-            self._num_open[stream.request.request_class] -= 1
+            _count_down(self._open_by_tenant[stream.request.request_class], stream.request.tenant)
             stream.push(event)
             self._on_change()
 
@@ -322,6 +335,17 @@ class EngineClient:
         waiter = self._reports.pop((report.replica, report.epoch), None)
         if waiter is not None and not waiter.done():
             waiter.set_result(report)
+
+
+def _no_tenants() -> dict[RequestClass, Counter[str]]:
+    return {request_class: Counter() for request_class in RequestClass}
+
+
+def _count_down(counts: Counter[str], tenant: str) -> None:
+    """One fewer; whoever has none is not in `counts`."""
+    counts[tenant] -= 1
+    if not counts[tenant]:
+        del counts[tenant]
 
 
 def _binary(frame: str | bytes) -> bytes:

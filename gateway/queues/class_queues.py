@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 class ClassQueues(Generic[Item]):
-    """Two queues, each fair by turns between tenants. All operations are O(1)."""
+    """Two queues, each fair by tokens and weight between tenants."""
 
     def __init__(self) -> None:
         self._queues: dict[RequestClass, FairQueue[Item]] = {
@@ -19,9 +19,18 @@ class ClassQueues(Generic[Item]):
             RequestClass.OFFLINE: FairQueue(),
         }
 
-    def push(self, *, request_class: RequestClass, tenant: str, key: str, item: Item) -> None:
-        """Puts an item at the end of its tenant's line in its class."""
-        self._queues[request_class].push(tenant=tenant, key=key, item=item)
+    def push(
+        self,
+        *,
+        request_class: RequestClass,
+        tenant: str,
+        key: str,
+        item: Item,
+        cost: float = 1.0,
+        weight: float = 1.0,
+    ) -> None:
+        """Puts an item at the end of its tenant's line in its class. When it is taken, it counts `cost`."""
+        self._queues[request_class].push(tenant=tenant, key=key, item=item, cost=cost, weight=weight)
 
     def next_class(self) -> RequestClass | None:
         """The class to be served next, or None when nobody waits."""

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, replace
 
-from engine.protocol import EngineDescription, EngineLimits, EngineStatus
+from engine.protocol import AdmissionReason, EngineDescription, EngineLimits, EngineStatus
 from gateway.errors import NotFound, ServerOverloaded
 from gateway.text.text_model import TextModel, build_text_model
 
@@ -34,7 +34,7 @@ class Catalogue:
     def find(self, name: str) -> ServedModel:
         """The model of that name. Raises NotFound, or ServerOverloaded before any engine has been met."""
         if not self._models:
-            raise ServerOverloaded("No engine has been reached yet.")
+            raise ServerOverloaded("No engine has been reached yet.", reason=AdmissionReason.ENGINE_UNHEALTHY)
         model = self._models.get(name)
         if model is None:
             raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Final, assert_never
 
-from engine.protocol import EngineLimits, Sampling
+from engine.protocol import AdmissionReason, EngineLimits, Sampling
 from gateway.cache_namespace import num_common_tokens
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.requests.catalogue import ServedModel
@@ -117,6 +117,7 @@ def _output_cap(request: InferenceRequest, num_prompt_tokens: int, limits: Engin
         raise InvalidRequest(
             f"max_tokens is {wanted}; this model generates at most {limits.max_output_len} tokens a request.",
             param="max_tokens",
+            reason=AdmissionReason.OUTPUT_TOO_LONG,
         )
     if num_prompt_tokens + (wanted or 1) > limits.max_model_len:
         raise _too_long(request, num_prompt_tokens, limits.max_model_len)

@@ -20,9 +20,9 @@ def error_of(refused: Refused, *, prompt_param: str) -> GatewayError:
         case AdmissionReason.CONTEXT_TOO_LONG:
             return ContextLengthExceeded(refused.detail, param=prompt_param)
         case AdmissionReason.KV_NEVER_FITS | AdmissionReason.INVALID_REQUEST:
-            return InvalidRequest(refused.detail, param=prompt_param)
+            return _invalid(refused, prompt_param)
         case AdmissionReason.OUTPUT_TOO_LONG:
-            return InvalidRequest(refused.detail, param="max_tokens")
+            return _invalid(refused, "max_tokens")
         case (
             AdmissionReason.QUEUE_FULL
             | AdmissionReason.LONG_CONTEXT_DEGRADED
@@ -31,16 +31,32 @@ def error_of(refused: Refused, *, prompt_param: str) -> GatewayError:
             | AdmissionReason.DRAINING
             | AdmissionReason.ENGINE_UNHEALTHY
         ):
-            return ServerOverloaded(refused.detail, retry_after_seconds=_retry_after_seconds(refused))
+            return ServerOverloaded(
+                _with_wait_reason(refused),
+                retry_after_seconds=_retry_after_seconds(refused),
+                reason=refused.reason,
+                wait_reason=refused.wait_reason,
+            )
         case AdmissionReason.TENANT_QUEUE_FULL | AdmissionReason.RATE_SHARE:
             return LimitReached(
                 refused.detail,
                 limit_type="requests",
                 code=refused.reason,
                 retry_after_seconds=_retry_after_seconds(refused),
+                reason=refused.reason,
             )
         case _:
             assert_never(refused.reason)
+
+
+def _invalid(refused: Refused, param: str) -> InvalidRequest:
+    return InvalidRequest(refused.detail, param=param, code=refused.reason, reason=refused.reason)
+
+
+def _with_wait_reason(refused: Refused) -> str:
+    if refused.wait_reason is None:
+        return refused.detail
+    return f"{refused.detail} (It last waited for {refused.wait_reason}.)"
 
 
 def _retry_after_seconds(refused: Refused) -> float:

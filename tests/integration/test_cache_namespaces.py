@@ -87,9 +87,9 @@ async def test_a_change_of_group_and_weight_binds_at_the_next_poll(database: Dat
     await set_cache_group(database, "ana", "acme", "public")
     await set_weight(database, "ana", "acme", 4.0)
     async with asyncio.timeout(5):  # 2 seconds on a machine that does nothing else
-        while not (sent := await site.sent(acme)).shared_namespace or sent.weight != 4.0:
+        while not (sent := await site.sent(acme)).shared_namespace or sent.weight != 4.0:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     await set_cache_group(database, "ana", "acme", None)
     async with asyncio.timeout(5):
-        while (await site.sent(acme)).shared_namespace:
+        while (await site.sent(acme)).shared_namespace:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

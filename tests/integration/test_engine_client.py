@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from engine.protocol import FinishReason, GenerateRequest, RequestClass, TokenDelta, Window
+from engine.protocol import Configure, FinishReason, GenerateRequest, RequestClass, TokenDelta, Window
 from gateway.engines.client import EngineAddress, EngineClient, EngineUnreachableError, Identity
 from gateway.engines.directory import EngineDirectory
 from gateway.engines.stream import EngineLost, EngineStream, StreamEvent
@@ -115,6 +115,56 @@ async def test_a_status_changes_the_window(engine: WebSocketEngine, connected: C
     await connected.until_changed()
     assert connected.client.room(RequestClass.INTERACTIVE) == 3
     assert connected.client.room(RequestClass.OFFLINE) == 0
+
+
+async def test_beyond_the_window_there_is_one_place_for_each_tenant_that_has_none_and_as_many_again_in_all(
+    engine: WebSocketEngine, connected: Connected
+) -> None:
+    client, names = connected.client, ["flood", *(f"modest{number}" for number in range(5))]
+    engine.send_message(engine_status(window=Window(interactive=2, offline=1)))
+    await connected.until_changed()
+    for number in range(2):
+        submitted(client, generate_request(id=f"flood-{number}", tenant="flood"))
+    assert client.room(RequestClass.INTERACTIVE) == 0
+    assert client.newcomers(RequestClass.INTERACTIVE, names) == ["modest0", "modest1"]
+    submitted(client, generate_request(id="modest", tenant="modest0"))
+    assert client.newcomers(RequestClass.INTERACTIVE, names) == ["modest1"]
+    submitted(client, generate_request(id="another", tenant="modest1"))
+    assert client.newcomers(RequestClass.INTERACTIVE, names) == []
+    assert client.newcomers(RequestClass.OFFLINE, ["flood"]) == ["flood"], "each class has a window"
+
+
+async def test_a_tenant_whose_requests_have_all_ended_is_a_newcomer_again(
+    engine: WebSocketEngine, connected: Connected
+) -> None:
+    request = generate_request(tenant="modest")
+    stream = submitted(connected.client, request)
+    assert connected.client.newcomers(RequestClass.INTERACTIVE, ["modest"]) == []
+    engine.send(finished(request, FinishReason.STOP, 0))
+    await all_events(stream)
+    assert connected.client.newcomers(RequestClass.INTERACTIVE, ["modest"]) == ["modest"]
+
+
+async def test_a_lost_engine_lets_no_newcomer_in(engine: WebSocketEngine, connected: Connected) -> None:
+    await engine.stop()
+    await connected.until_connected(False)
+    assert connected.client.newcomers(RequestClass.INTERACTIVE, ["modest"]) == []
+    await engine.start()
+
+
+async def test_a_configuration_is_sent_while_connected_and_never_kept_for_later(
+    engine: WebSocketEngine, connected: Connected
+) -> None:
+    connected.client.configure(Configure(revision=1))
+    await engine.until(lambda: len(engine.configured) == 1)
+    await engine.stop()
+    await connected.until_connected(False)
+    connected.client.configure(Configure(revision=2))
+    await engine.start()
+    await connected.until_connected()
+    connected.client.configure(Configure(revision=3))
+    await engine.until(lambda: len(engine.configured) == 2)
+    assert [each.revision for each in engine.configured] == [1, 3]
 
 
 @pytest.mark.parametrize("state", [{"draining": True}, {"healthy": False}])

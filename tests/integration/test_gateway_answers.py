@@ -46,6 +46,23 @@ async def test_a_streamed_chat_completion_for_the_official_client(gateway: Gatew
     assert len({chunk.id for chunk in chunks}) == 1
 
 
+async def test_cached_tokens_are_the_engines_number_streamed_or_whole(gateway: GatewayUnderTest) -> None:
+    def from_cache(engine: WebSocketEngine, request: GenerateRequest) -> None:
+        engine.send(TokenDelta(request.id, (5,)), Finished(request.id, FinishReason.STOP, Usage(9, 8, 1)))
+
+    gateway.engine.script = from_cache
+    async with gateway.openai() as client:
+        whole = await client.chat.completions.create(model="tiny", messages=MESSAGES)
+        stream = await client.chat.completions.create(
+            model="tiny", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+        )
+        last = [chunk async for chunk in stream][-1]
+    for usage in (whole.usage, last.usage):
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        assert usage.prompt_tokens_details.cached_tokens == 8
+
+
 async def test_completions_for_the_official_client(gateway: GatewayUnderTest) -> None:
     gateway.engine.script = answer(*token_ids_of("abc"))
     async with gateway.openai() as client:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,9 +20,11 @@ from engine.protocol import (
     Refused,
     TokenDelta,
     Usage,
+    WaitReason,
     Window,
 )
 from gateway.errors import LimitReached, StoreUnavailable
+from gateway.logs import JsonFormatter
 from gateway.settings import GatewaySection
 from gateway.usage.outcome import Outcome
 from tests.builders.bad_bodies import BAD_CHAT_BODIES, BAD_COMPLETION_BODIES
@@ -38,7 +41,7 @@ COMPLETIONS = "/v1/completions"
 def assert_error(response: httpx.Response, status: int, **fields: Any) -> dict[str, Any]:
     error: dict[str, Any] = response.json()["error"]
     assert response.status_code == status, error
-    assert set(error) == {"message", "type", "param", "code"}
+    assert set(error) - {"reason", "wait_reason"} == {"message", "type", "param", "code"}
     assert {name: error[name] for name in fields} == fields
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-request-id"]
@@ -159,22 +162,26 @@ async def test_a_request_over_the_whole_limit_is_not_to_be_tried_again(gateway: 
 # --- the engine --------------------------------------------------------------------------------------------
 
 
+OVERLOADED = (503, "server_is_overloaded")
 REFUSALS = {
-    AdmissionReason.QUEUE_FULL: (503, "server_is_overloaded"),
-    AdmissionReason.WAITING_TIMEOUT: (503, "server_is_overloaded"),
-    AdmissionReason.DEADLINE_INFEASIBLE: (503, "server_is_overloaded"),
-    AdmissionReason.DRAINING: (503, "server_is_overloaded"),
-    AdmissionReason.ENGINE_UNHEALTHY: (503, "server_is_overloaded"),
-    AdmissionReason.KV_NEVER_FITS: (400, None),
+    AdmissionReason.QUEUE_FULL: OVERLOADED,
+    AdmissionReason.TENANT_QUEUE_FULL: (429, "tenant_queue_full"),
+    AdmissionReason.KV_NEVER_FITS: (400, "kv_never_fits"),
     AdmissionReason.CONTEXT_TOO_LONG: (400, "context_length_exceeded"),
-    AdmissionReason.OUTPUT_TOO_LONG: (400, None),
-    AdmissionReason.INVALID_REQUEST: (400, None),
+    AdmissionReason.OUTPUT_TOO_LONG: (400, "output_too_long"),
+    AdmissionReason.LONG_CONTEXT_DEGRADED: OVERLOADED,
+    AdmissionReason.RATE_SHARE: (429, "rate_share"),
+    AdmissionReason.DEADLINE_INFEASIBLE: OVERLOADED,
+    AdmissionReason.WAITING_TIMEOUT: OVERLOADED,
+    AdmissionReason.DRAINING: OVERLOADED,
+    AdmissionReason.INVALID_REQUEST: (400, "invalid_request"),
+    AdmissionReason.ENGINE_UNHEALTHY: OVERLOADED,
 }
 
 
-def refuse(reason: AdmissionReason) -> Script:
+def refuse(reason: AdmissionReason, wait_reason: WaitReason | None = None) -> Script:
     def script(engine: WebSocketEngine, request: GenerateRequest) -> None:
-        engine.send(Refused(request.id, reason, "No.", 3000))
+        engine.send(Refused(request.id, reason, "No.", 3000, wait_reason))
 
     return script
 
@@ -185,18 +192,54 @@ async def test_an_engines_refusal_has_its_own_status_streaming_or_not(
 ) -> None:
     async with gateway.http() as client:
         for reason, (status, code) in REFUSALS.items():
-
-            def refuse(
-                engine: WebSocketEngine, request: GenerateRequest, why: AdmissionReason = reason
-            ) -> None:
-                engine.send(Refused(request.id, why, "No.", 3000))
-
-            gateway.engine.script = refuse
+            gateway.engine.script = refuse(reason)
             response = await client.post(CHAT, json=chat_body(stream=stream))
-            assert_error(response, status, code=code, message="No.")
-            assert response.headers.get("retry-after") == ("3" if status == 503 else None)
+            assert_error(response, status, code=code, message="No.", reason=reason)
+            assert response.headers.get("retry-after") == (None if status == 400 else "3")
     assert set(REFUSALS) == set(AdmissionReason)
     await gateway.ledger.until_settled(*[Outcome.REFUSED] * len(REFUSALS))
+
+
+async def test_what_a_request_waited_for_is_in_its_error_and_its_log_line(
+    gateway: GatewayUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="gateway")
+    gateway.engine.script = refuse(AdmissionReason.WAITING_TIMEOUT, WaitReason.TENANT_SHARE)
+    async with gateway.http() as client:
+        response = await client.post(CHAT, json=chat_body())
+    error = assert_error(response, 503, reason="waiting_timeout", wait_reason="tenant_share")
+    assert error["message"] == "No. (It last waited for tenant_share.)"
+    (line,) = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert (line["reason"], line["wait_reason"]) == ("waiting_timeout", "tenant_share")
+
+
+async def test_refusals_are_counted_by_reason_and_tenant(gateway: GatewayUnderTest) -> None:
+    gateway.engine.script = refuse(AdmissionReason.RATE_SHARE)
+    async with gateway.http() as client:
+        await client.post(CHAT, json=chat_body())
+        await client.post(COMPLETIONS, json=completion_body(prompt="a" * 500, max_tokens=100))
+    refused = gateway.services.metrics.refused
+    samples = {
+        tuple(sample.labels.values()): sample.value
+        for metric in refused.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_total")
+    }
+    assert samples == {("rate_share", "acme"): 1.0, ("context_too_long", "acme"): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        (COMPLETIONS, completion_body(prompt="a" * 500, max_tokens=100), "context_too_long"),
+        (COMPLETIONS, completion_body(max_tokens=300), "output_too_long"),
+    ],
+)
+async def test_what_the_gateway_refuses_by_itself_has_a_reason_of_the_same_set(
+    gateway: GatewayUnderTest, path: str, body: dict[str, Any], reason: str
+) -> None:
+    async with gateway.http() as client:
+        assert_error(await client.post(path, json=body), 400, reason=reason)
 
 
 async def test_without_an_engine_the_answer_is_a_503_at_once(gateway: GatewayUnderTest) -> None:
@@ -204,7 +247,7 @@ async def test_without_an_engine_the_answer_is_a_503_at_once(gateway: GatewayUnd
     await gateway.until_connected(False)
     async with gateway.http() as client:
         response = await client.post(CHAT, json=chat_body())
-        assert_error(response, 503, code="server_is_overloaded")
+        assert_error(response, 503, code="server_is_overloaded", reason="engine_unhealthy")
         assert int(response.headers["retry-after"]) >= 1
         assert (await client.get("/readyz")).status_code == 503
         assert (await client.get("/healthz")).status_code == 200
@@ -304,7 +347,13 @@ async def test_waiting_too_long_in_the_queue_is_a_503() -> None:
         window=Window(interactive=0, offline=0), limits=engine_limits(waiting_timeout_ms=100)
     ) as gateway:
         async with gateway.http() as client:
-            assert_error(await client.post(CHAT, json=chat_body()), 503, code="server_is_overloaded")
+            assert_error(
+                await client.post(CHAT, json=chat_body()),
+                503,
+                code="server_is_overloaded",
+                reason="waiting_timeout",
+                wait_reason="max_num_seqs",
+            )
         assert gateway.dispatcher.num_waiting == 0
 
 
@@ -314,7 +363,7 @@ async def test_a_full_queue_is_a_503_at_once() -> None:
         async with gateway.http() as client:
             first = asyncio.create_task(client.post(CHAT, json=chat_body()))
             await gateway.ledger.until_reserved()
-            assert_error(await client.post(CHAT, json=chat_body()), 503, code="server_is_overloaded")
+            assert_error(await client.post(CHAT, json=chat_body()), 503, reason="queue_full")
             await gateway.engine.stop()
             assert_error(await first, 503)
         await gateway.engine.start()

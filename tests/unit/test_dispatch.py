@@ -1,11 +1,21 @@
-"""Requests leave the queues as late as possible, people first, tenants in turns."""
+"""Requests leave the queues as late as possible, people first, each tenant with its share of the tokens."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from engine.protocol import AdmissionReason, Finished, FinishReason, Refused, RequestClass, Usage
+from engine.protocol import (
+    AdmissionReason,
+    Finished,
+    FinishReason,
+    Refused,
+    RequestClass,
+    Sampling,
+    Usage,
+    WaitReason,
+)
 from gateway.dispatch import Dispatcher
 from gateway.engines.stream import EngineStream, StreamEvent
 from gateway.metrics import GatewayMetrics
@@ -21,12 +31,16 @@ class FakeEngine:
     def __init__(self) -> None:
         self.connected = True
         self.left = {INTERACTIVE: 0, OFFLINE: 0}
+        self.newcomers_let_in: list[str] = []
         self.handed_over: list[str] = []
         self.cancelled: list[str] = []
 
     def submit(self, stream: EngineStream) -> None:
         self.left[stream.request.request_class] -= 1
         self.handed_over.append(stream.request.id)
+
+    def newcomers(self, _: RequestClass, tenants: Iterable[str]) -> list[str]:
+        return [tenant for tenant in tenants if tenant in self.newcomers_let_in]
 
     def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)
@@ -103,6 +117,24 @@ async def test_tenants_take_turns() -> None:
     assert world.grant(interactive=3) == ["a0", "b0", "a1"]
 
 
+async def test_who_asks_for_much_a_time_does_not_get_more_than_who_asks_for_little() -> None:
+    world = World()
+    for number in range(3):
+        world.open(f"big{number}", tenant="a", sampling=Sampling(max_tokens=397))
+    for number in range(6):
+        world.open(f"small{number}", tenant="b", sampling=Sampling(max_tokens=97))
+    assert world.grant(interactive=5) == ["big0", "small0", "small1", "small2", "small3"]
+
+
+async def test_a_tenant_of_twice_the_weight_gets_two_for_one() -> None:
+    world = World()
+    for number in range(4):
+        world.open(f"a{number}", tenant="a", weight=2.0)
+        world.open(f"b{number}", tenant="b")
+    first = world.grant(interactive=6)
+    assert sum(name.startswith("a") for name in first) == 4
+
+
 async def test_people_come_first_even_when_there_is_room_for_jobs_only() -> None:
     world = World()
     world.open("job", request_class=OFFLINE)
@@ -140,7 +172,10 @@ async def test_waiting_has_an_end() -> None:
     world = World()
     stream = world.open("a", timeout_ms=1)
     events = await stream.take(until=1e9)
-    assert reason_of(events[0]) is AdmissionReason.WAITING_TIMEOUT
+    (event,) = events
+    assert reason_of(event) is AdmissionReason.WAITING_TIMEOUT
+    assert isinstance(event, Refused)
+    assert event.wait_reason is WaitReason.MAX_NUM_SEQS
     assert world.dispatcher.num_waiting == 0
 
 
@@ -148,6 +183,56 @@ async def test_a_full_queue_refuses() -> None:
     world = World(max_queued=1)
     world.open("a")
     assert reason_of(await last_event(world.open("b"))) is AdmissionReason.QUEUE_FULL
+
+
+async def test_one_tenant_may_fill_half_of_the_queues_and_no_more() -> None:
+    world = World(max_queued=4)
+    waiting = [world.open("a0"), world.open("a1", request_class=OFFLINE)]
+    refused = await last_event(world.open("a2"))
+    assert reason_of(refused) is AdmissionReason.TENANT_QUEUE_FULL
+    assert isinstance(refused, Refused)
+    assert refused.detail == "2 requests of your organization are waiting already, as many as one may have."
+    world.open("b0", tenant="b")
+    assert world.dispatcher.num_waiting == 3
+    world.dispatcher.cancel(waiting[0])
+    world.open("a3")
+    assert world.dispatcher.num_waiting == 3
+    world.open("b1", tenant="b")
+    assert reason_of(await last_event(world.open("c0", tenant="c"))) is AdmissionReason.QUEUE_FULL
+
+
+async def test_what_was_handed_over_timed_out_or_refused_is_no_longer_counted_as_waiting() -> None:
+    world = World(max_queued=2)
+    world.open("a0")
+    assert world.grant(interactive=1) == ["a0"]
+    timed_out = world.open("a1", timeout_ms=1)
+    await timed_out.take(until=1e9)
+    lost = world.open("a2")
+    world.engine.connected = False
+    world.dispatcher.pump()
+    assert reason_of(await last_event(lost)) is AdmissionReason.ENGINE_UNHEALTHY
+    world.engine.connected = True
+    assert not world.open("a3").ended
+
+
+async def test_whoever_fills_the_window_keeps_no_other_tenant_from_the_engine() -> None:
+    world = World()
+    for number in range(3):
+        world.open(f"flood{number}", tenant="flood")
+        world.open(f"modest{number}", tenant="modest")
+    world.engine.newcomers_let_in = ["modest"]
+    assert world.grant() == ["modest0"]
+    world.engine.newcomers_let_in = []
+    assert sorted(world.grant(interactive=5)) == ["flood0", "flood1", "flood2", "modest1", "modest2"]
+    assert world.dispatcher.num_waiting == 0
+
+
+async def test_a_tenant_without_anything_at_the_engine_is_let_in_as_it_comes() -> None:
+    world = World()
+    world.open("flood", tenant="flood")
+    world.engine.newcomers_let_in = ["modest"]
+    world.open("modest", tenant="modest")
+    assert world.engine.handed_over == ["modest"]
 
 
 async def test_without_an_engine_a_request_is_refused_at_once() -> None:
