@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-PROTECTED_SHARE = 1.25  # whoever holds this many times its quota gives way before others within theirs
-PROTECTED_TURNOVERS = (
-    8  # what nobody touched while the cache was evicted so many times over goes in LRU order
-)
+CLEARLY_MORE = 1.25  # times a quota, or another's share: below that, plain LRU order decides
+PROTECTED_TURNOVERS = 4  # so long, in evictions of the whole cache, is an untouched quota protected
 
 HashBlock = Callable[[bytes, bytes, bytes], bytes]
 """(namespace, hash of the block before or b"", the block's tokens as bytes) -> hash."""
@@ -63,10 +61,11 @@ class _Share:
 class PrefixCache:
     """Known blocks by hash. Those that no table holds stay until room is needed: least recently used first.
 
-    With a soft quota, an equal part of the cache for every namespace that has known blocks: while one has
-    clearly more than that, none within it loses a block; the one with the most gives way. This protects
-    against a flood, but not for ever: what nobody touched for several turnovers of the whole cache goes in
-    plain LRU order, or the tenants of last week would starve those of today.
+    With a soft quota, an equal part of the cache for every namespace that has known blocks: if the oldest
+    block's namespace has clearly less than another that is beyond its quota, the one with the most gives way,
+    again its oldest block first. So a flood of new text mostly evicts itself. That protects text which nobody
+    touches for long, but not for ever, or the tenants of last week would starve those of today: a namespace
+    at its quota for PROTECTED_TURNOVERS, one with a tenth of it ten times as long. An idle share melts away.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -151,11 +150,12 @@ class PrefixCache:
     def _giving_way(self) -> BlockText:
         oldest = self._first(self._unheld)
         quota = self._num_blocks / len(self._shares)
+        share = self._shares[oldest.namespace].num_blocks
         age = self.num_evicted - oldest.num_evicted_before
-        if self._shares[oldest.namespace].num_blocks > quota or age > PROTECTED_TURNOVERS * self._num_blocks:
+        if age * share > PROTECTED_TURNOVERS * self._num_blocks * quota:
             return oldest
         for num_blocks, namespace in reversed(self._ranking):
-            if num_blocks <= quota * PROTECTED_SHARE:
+            if num_blocks <= CLEARLY_MORE * max(quota, share):
                 break
             if self._shares[namespace].unheld:  # else its sequences are using all that it has
                 return self._first(self._shares[namespace].unheld)
