@@ -1,14 +1,18 @@
 """Computes plans with a real model. Knows rows and blocks, not requests, tenants or reasons."""
 
+import logging
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from engine.core.step import PlannedRow, SamplingParams, StepPlan, StepResult
 from engine.models.loading import LoadedModel
 from engine.runner.inputs import build_inputs, sampled_token_rows
 from engine.runner.kv_tensors import allocate_kv_tensors
-from engine.runner.sampler import SampledRows, no_sampled_rows, sample_rows
+from engine.runner.sampler import SampledRows, no_sampled_rows, sample_rows, sample_rows_apart
+
+logger = logging.getLogger(__name__)
 
 NOT_FINITE = "the model's output for this sequence is not a number"
 
@@ -52,16 +56,16 @@ class ModelRunner:
         )
 
     def collect(self, in_flight: InFlight) -> StepResult:
-        """Waits for a launched step. Logits that are not finite are the error of their sequence alone."""
+        """Waits for a launched step. What is wrong with one row is the error of its sequence alone."""
         sampled: dict[str, tuple[int, ...]] = {}
-        errors: dict[str, str] = {}
-        token_ids = in_flight.sampled.token_ids.tolist()
-        is_finite = in_flight.sampled.is_finite.tolist()
+        rows = in_flight.sampled
+        errors = {in_flight.sequence_ids[index]: error for index, error in rows.errors.items()}
+        token_ids, is_finite = rows.token_ids.tolist(), rows.is_finite.tolist()
         for sequence_id, token_id, is_valid in zip(in_flight.sequence_ids, token_ids, is_finite, strict=True):
-            if is_valid:
-                sampled[sequence_id] = (token_id,)
-            else:
+            if not is_valid:
                 errors[sequence_id] = NOT_FINITE
+            elif sequence_id not in errors:
+                sampled[sequence_id] = (token_id,)
         return StepResult(step_id=in_flight.step_id, sampled=sampled, errors=errors)
 
     def warm_up(self) -> None:
@@ -83,4 +87,12 @@ class ModelRunner:
         if not sampling_rows:
             return no_sampled_rows()
         chosen = torch.tensor(sampled_token_rows(plan.rows), device=hidden.device)
-        return sample_rows(self._network.logits(hidden.index_select(0, chosen)), sampling_rows)
+        return self._sample(hidden.index_select(0, chosen), sampling_rows)
+
+    def _sample(self, hidden: Tensor, rows: list[PlannedRow]) -> SampledRows:
+        # hidden [num_rows, hidden_size]
+        try:
+            return sample_rows(self._network.logits(hidden), rows)
+        except Exception:  # one row's parameters, most likely: they must not cost the others their tokens
+            logger.exception("sampling a step failed; its rows are sampled one by one")
+            return sample_rows_apart(self._network.logits(hidden), rows)

@@ -1,7 +1,7 @@
 """From logits to tokens: each row by its own parameters, and a check that its logits are numbers at all."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -20,6 +20,8 @@ class SampledRows:
 
     token_ids: Tensor  # [num_rows] int64
     is_finite: Tensor  # [num_rows] bool; where False, the token has no meaning
+    errors: Mapping[int, str] = field(default_factory=dict)
+    """By row: why no token could be chosen for it. Its place in `token_ids` has no meaning."""
 
 
 def sample_rows(logits: Tensor, rows: Sequence[PlannedRow]) -> SampledRows:
@@ -28,6 +30,20 @@ def sample_rows(logits: Tensor, rows: Sequence[PlannedRow]) -> SampledRows:
     # A sum is finite exactly if all its terms are: logits are far too small to overflow.
     is_finite = logits.sum(dim=-1).isfinite()
     return SampledRows(token_ids=sample(logits, [_sampling_row(row) for row in rows]), is_finite=is_finite)
+
+
+def sample_rows_apart(logits: Tensor, rows: Sequence[PlannedRow]) -> SampledRows:
+    # logits [num_rows, vocab_size] float32, overwritten
+    """As `sample_rows`, but row by row: one that raises has an error, the others have their tokens."""
+    token_ids = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
+    is_finite = logits.sum(dim=-1).isfinite()
+    errors: dict[int, str] = {}
+    for index, row in enumerate(rows):
+        try:
+            token_ids[index : index + 1] = sample(logits[index : index + 1], [_sampling_row(row)])
+        except Exception as error:  # whatever is wrong with one row's parameters
+            errors[index] = f"sampling failed: {error!r}"
+    return SampledRows(token_ids=token_ids, is_finite=is_finite, errors=errors)
 
 
 def no_sampled_rows() -> SampledRows:
