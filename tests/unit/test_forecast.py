@@ -51,6 +51,19 @@ def test_what_is_expected_is_at_least_one_and_within_the_limit(generated: int, m
     assert 1 <= expected(lengths_of(*[100] * 20), generated=generated, most=most) <= max(1, most)
 
 
+def test_no_answer_is_expected_to_end_without_another_token() -> None:
+    lengths = lengths_of(*[100] * 20)
+    assert all(expected(lengths, generated=generated) >= 1 for generated in range(300))
+
+
+def test_answers_that_end_between_two_questions_change_the_second() -> None:
+    lengths = lengths_of(*[100] * 20)
+    before = expected(lengths)
+    for _ in range(100):
+        lengths.observe("a", INTERACTIVE, 1_000)
+    assert expected(lengths) > 5 * before
+
+
 def test_an_answer_longer_than_any_before_may_take_its_limit() -> None:
     assert expected(lengths_of(*[100] * 20), generated=500, most=321) == 321
 
@@ -60,7 +73,7 @@ def test_a_new_tenant_is_expected_to_be_like_the_others_of_its_class() -> None:
 
 
 def test_a_tenant_is_judged_by_its_own_answers() -> None:
-    lengths = lengths_of(*[100] * 50)
+    lengths = lengths_of(*[100] * 200)
     for _ in range(16):
         lengths.observe("b", INTERACTIVE, 2_000)
     assert expected(lengths, tenant="b") == pytest.approx(2_000, rel=BUCKET)

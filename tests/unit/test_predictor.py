@@ -118,8 +118,8 @@ def test_one_cost_that_changes_is_learned_anew() -> None:
     model = StepTimeModel()
     feed(model, 2_000)
     for load in random_loads(1_500, seed=4):
-        model.observe(load, true_seconds(load) + 1e-5 * load.num_prefill_tokens)
-    assert model.seconds_per_prefill_token == pytest.approx(3e-5, rel=0.05)
+        model.observe(load, true_seconds(load) + 1e-6 * load.num_prefill_tokens)
+    assert model.seconds_per_prefill_token == pytest.approx(2.1e-5, rel=0.005)
 
 
 def test_a_machine_that_becomes_faster_is_followed(trained: StepTimeModel) -> None:
