@@ -11,11 +11,13 @@ import logging
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-from engine.core.guardrails import Guardrails, Mode, Move
+from engine.core.guard import Guard
+from engine.core.guardrails import Mode, Move
 from engine.core.limits import Limits
 from engine.core.outcome import Broken, Ended, Outcome, Refusal, RefusalReason, Refused
 from engine.core.scheduler import Scheduler
@@ -32,8 +34,6 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS = 0.5  # how often an idle loop refreshes its snapshot
 SNAPSHOT_SECONDS = 0.25
 STALLED_AFTER_SECONDS = 10.0
-GUARDRAIL_SECONDS = 1.0
-BITING = (RefusalReason.LONG_CONTEXT_DEGRADED, RefusalReason.RATE_SHARE)  # what only guardrails refuse
 HELD_SECONDS = 0.05  # how often it is asked again whether work that is held back may go on
 MAX_FAILED_STEPS = 8
 
@@ -155,9 +155,7 @@ class EngineLoop:
         self._clock = clock
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._live: dict[str, Sequence] = {}
-        self._guardrails = Guardrails()
-        self._guarded_at = clock()
-        self._num_biting = 0
+        self._guard = Guard(scheduler, telemetry.monitor, clock())
         self._config_revision = 0
         self._is_held = False  # there is work, but the latest step found none that may run
         self._step = 0
@@ -217,7 +215,7 @@ class EngineLoop:
         self._note_progress()  # before computing too: a first step that hangs must show
         now = self._clock()
         self._tell(self._scheduler.expire(now), now)
-        self._guard(now)
+        self._log(self._guard.watch(now))
         plan = self._scheduler.plan_step(now)
         self._is_held = plan is None and self._scheduler.has_work
         if plan is not None:
@@ -263,7 +261,6 @@ class EngineLoop:
         if refusal is None:
             self._live[sequence.id] = sequence
         else:
-            self._num_biting += refusal.reason in BITING
             outcome = Refused(sequence, refusal)
             self._telemetry.record([outcome], now)
             self._publish(self._step, [outcome])
@@ -289,35 +286,15 @@ class EngineLoop:
         self._config_revision = configuration.revision
         self._scheduler.order_weights(configuration.weights)
         self._tell(self._scheduler.set_limits(configuration.limits), now)
-        moves = self._guardrails.order(configuration.guardrail_mode, configuration.guardrail_level, now)
-        self._follow(moves)
+        mode, level = configuration.guardrail_mode, configuration.guardrail_level
+        self._log(self._guard.order(mode, level, now))
         self.snapshot = self._take_snapshot()
         logger.info("configured", extra={"revision": configuration.revision})
 
-    def _guard(self, now: float) -> None:
-        """Once a second: are the service levels kept, and what is given up if not?"""
-        if now - self._guarded_at < GUARDRAIL_SECONDS:
-            return
-        self._guarded_at = now
-        monitor = self._telemetry.monitor
-        late_seconds = monitor.targets.queue_wait_p95_ms / 1000
-        ages = self._scheduler.waiting_ages(SequenceClass.INTERACTIVE, now, late_seconds=late_seconds)
-        monitor.note_waiting_age(now, *ages)
-        is_biting, self._num_biting = self._num_biting > 0, 0
-        self._follow(self._guardrails.tick(monitor.judged(now), now, is_biting=is_biting))
-
-    def _follow(self, moves: list[Move]) -> None:
+    def _log(self, moves: list[Move]) -> None:
         for move in moves:
-            logger.warning(
-                "guardrails: %s",
-                move.detail,
-                extra={
-                    "from_level": int(move.from_level),
-                    "to_level": int(move.to_level),
-                    "is_dry_run": move.is_dry_run,
-                },
-            )
-        self._scheduler.restrict(self._guardrails.restrictions)
+            levels = {"from_level": int(move.from_level), "to_level": int(move.to_level)}
+            logger.warning("guardrails: %s", move.detail, extra={**levels, "is_dry_run": move.is_dry_run})
 
     def _compute(self, plan: StepPlan) -> list[Outcome]:
         """What a step brings. One that fails is tried once more without its newest members."""
@@ -383,12 +360,13 @@ class EngineLoop:
         )
         loads, reasons = scheduler.tenant_loads(), scheduler.waiting_counts()
         names = {load.tenant: load.name for load in loads}
-        self._telemetry.waiting(
-            {(names[tenant], each, why): count for (tenant, each, why), count in reasons.items()}
-        )
+        named: Counter[tuple[str, SequenceClass, WaitReason]] = Counter()
+        for (tenant, sequence_class, reason), count in reasons.items():
+            named[names[tenant], sequence_class, reason] += count  # two tenants may have one name
+        self._telemetry.waiting(named)
         self._telemetry.services(loads, now=now)
         self._telemetry.figures(scheduler.figures, num_evicted_blocks=cache.num_evicted_blocks)
-        self._telemetry.guardrail_level(self._guardrails.level)
+        self._telemetry.guardrail_level(self._guard.rails.level)
         prompt, generated = self._telemetry.throughput.per_second(now)
         return Snapshot(
             step=self._step,
@@ -405,9 +383,9 @@ class EngineLoop:
             slo=self._telemetry.monitor.readings(now),
             limits=scheduler.limits,
             config_revision=self._config_revision,
-            guardrail_mode=self._guardrails.mode,
-            guardrail_level=self._guardrails.level,
-            guardrail_moves=tuple(self._guardrails.recent_moves),
+            guardrail_mode=self._guard.rails.mode,
+            guardrail_level=self._guard.rails.level,
+            guardrail_moves=tuple(self._guard.rails.recent_moves),
             waiting_reasons=reasons,
             tenants=tuple(loads),
             service_rates=self._telemetry.fairness.rates,

@@ -24,6 +24,7 @@ class FairShare:
 
     def __init__(self) -> None:
         self._virtual: dict[str, float] = {}
+        self._service: dict[str, float] = {}
         self._weights: dict[str, float] = {}
         self._ordered_weights: Mapping[str, float] = {}  # an operator's, which go before the requests'
         self._num_waiting: dict[str, int] = {}
@@ -49,10 +50,15 @@ class FairShare:
     def charge(self, tenant: str, cost: float) -> None:
         """Counts service; it weighs less on a tenant with a greater weight."""
         self._virtual[tenant] = self.virtual(tenant) + cost / self.weight(tenant)
+        self._service[tenant] = self.service(tenant) + cost
 
     def virtual(self, tenant: str) -> float:
         """The counter of a tenant."""
         return self._virtual.get(tenant, 0.0)
+
+    def service(self, tenant: str) -> float:
+        """What a tenant was charged in all, before its weight; begins anew after it was long forgotten."""
+        return self._service.get(tenant, 0.0)
 
     def lead(self, tenant: str) -> float:
         """By how much a tenant's counter is beyond the smallest of those who wait."""
@@ -80,6 +86,7 @@ class FairShare:
             if tenant in self._num_waiting or virtual >= floor
         }
         self._weights = {tenant: self._weights.get(tenant, 1.0) for tenant in self._virtual}
+        self._service = {tenant: self.service(tenant) for tenant in self._virtual}
 
 
 class Lines(Generic[Item]):

@@ -5,12 +5,15 @@ prompt, else to its tenant's; where that is empty, nothing is looked up or recor
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import takewhile
 from struct import Struct
 
 from engine.core.block_pool import BlockPool
 from engine.core.prefix_cache import BlockText, HashBlock, PrefixCache, keyed_hash
 from engine.core.sequence import Sequence
+
+MAX_REMEMBERED = 256  # waiting sequences whose hits are kept from one look to the next
 
 
 class KvCache:
@@ -25,6 +28,7 @@ class KvCache:
         self._pool = BlockPool(num_blocks)
         self._prefixes = PrefixCache(num_blocks)
         self._hash_block = hash_block
+        self._last_hits: dict[Sequence, tuple[int, list[BlockText]]] = {}
         self._pack_tokens = Struct(f"<{block_size}I").pack  # ids are less than 2**32
 
     # --- how much of it ----------------------------------------------------------------------------------
@@ -74,13 +78,11 @@ class KvCache:
 
     def num_blocks_to_admit(self, sequence: Sequence) -> int:
         """How many free blocks there would be less. What other sequences hold already costs nothing."""
-        return self._num_blocks_to_admit(sequence, self._hits(sequence))
+        num_held = sum(self._pool.is_held(text.block) for text in self._hits(sequence))
+        return self.missing_blocks(sequence) - num_held
 
     def is_pending(self, sequence: Sequence) -> bool:
-        """Whether another sequence is computing the first block that `sequence` lacks.
-
-        Who waits a moment gets it from the cache. True only if the block would then be a hit.
-        """
+        """Whether another sequence is computing the next block of `sequence`, which will then be a hit."""
         index = len(sequence.block_table) + len(self._hits(sequence))
         if index >= self._num_sharable_blocks(sequence) or not self._goes_on_from_its_blocks(sequence):
             return False
@@ -93,15 +95,16 @@ class KvCache:
 
         Sets `num_computed_tokens` to what is there. Takes nothing and says False if it does not fit.
         """
-        hits = self._hits(sequence)
-        if self._num_blocks_to_admit(sequence, hits) > self._pool.num_free:
+        if self.num_blocks_to_admit(sequence) > self._pool.num_free:
             return False
+        hits = self._hits(sequence)
         for text in hits:
             if not self._pool.is_held(text.block):
                 self._prefixes.hold(text.block)
             self._pool.retain(text.block)
             sequence.block_table.append(text.block)
         sequence.num_computed_tokens += len(hits) * self.block_size
+        self._last_hits.pop(sequence, None)
         self._take(sequence, self.missing_blocks(sequence))
         self._extend_hashes(sequence)
         self._prefixes.expect(sequence, self._uncomputed_hashes(sequence))
@@ -136,6 +139,7 @@ class KvCache:
     def release_tail(self, sequence: Sequence, num_blocks: int) -> int:
         """Takes at most `num_blocks` of its last blocks from a `sequence` that pauses. How many came free."""
         self.commit(sequence)
+        self._last_hits.pop(sequence, None)
         self._prefixes.expect_no_more(sequence, self._uncomputed_hashes(sequence))
         table, num_used_before = sequence.block_table, self._pool.num_used
         for _ in range(min(num_blocks, len(table))):  # the last first: it is to be the longest untouched
@@ -172,25 +176,30 @@ class KvCache:
                 self._pool.put_back(self._prefixes.evict())
             sequence.block_table.append(self._pool.take())
 
-    def _num_blocks_to_admit(self, sequence: Sequence, hits: list[BlockText]) -> int:
-        return self.missing_blocks(sequence) - sum(self._pool.is_held(text.block) for text in hits)
-
     # --- text --------------------------------------------------------------------------------------------
 
     def _hits(self, sequence: Sequence) -> list[BlockText]:
-        """The known blocks that go on from what the table of `sequence` holds."""
-        hits: list[BlockText] = []
-        table, num_sharable = sequence.block_table, self._num_sharable_blocks(sequence)
-        if len(table) >= num_sharable or not self._goes_on_from_its_blocks(sequence):
+        """The known blocks that go on from what the table of `sequence` holds. Not to be changed."""
+        start, stop = len(sequence.block_table), self._num_sharable_blocks(sequence)
+        if start >= stop or not self._goes_on_from_its_blocks(sequence):
+            return []
+        last_start, last_hits = self._last_hits.get(sequence, (start, []))
+        hits = list(takewhile(self._prefixes.knows, last_hits)) if last_start == start else []
+        text = hits[-1] if hits else self._last_text(sequence, start)
+        self._extend_hashes(sequence)
+        if start > 0 and text is None:
             return hits
-        text = self._prefixes.text_of(table[-1]) if table else None
-        if table and text is None:
-            return hits
-        for namespace, block_hash, tokens in self._identities(sequence, len(table), num_sharable):
-            text = self._prefixes.find(text, namespace, block_hash, tokens)
+        for index in range(start + len(hits), stop):
+            block_hash = sequence.block_hashes[index]
+            if not self._prefixes.has(block_hash):
+                break
+            text = self._prefixes.find(text, *self._content(sequence, index), block_hash)
             if text is None:
                 break
             hits.append(text)
+        if len(self._last_hits) >= MAX_REMEMBERED:
+            self._last_hits.clear()
+        self._last_hits[sequence] = start, hits
         return hits
 
     def _record(self, sequence: Sequence, num_blocks: int) -> None:
@@ -198,30 +207,30 @@ class KvCache:
         table, start = sequence.block_table, num_blocks
         while start > 0 and self._prefixes.text_of(table[start - 1]) is None:
             start -= 1
-        text = self._prefixes.text_of(table[start - 1]) if start > 0 else None
-        identities = self._identities(sequence, start, num_blocks)
-        for block, (namespace, block_hash, tokens) in zip(table[start:num_blocks], identities, strict=True):
-            text = self._prefixes.record(block, text, namespace, block_hash, tokens)
-
-    def _identities(self, sequence: Sequence, start: int, stop: int) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Namespace, hash and tokens of its blocks `start` .. `stop` - 1, all full and with a namespace."""
         self._extend_hashes(sequence)
-        for index, (namespace, tokens) in enumerate(self._texts(sequence, start, stop), start):
-            yield namespace, sequence.block_hashes[index], tokens
+        text = self._last_text(sequence, start)
+        for index in range(start, num_blocks):
+            content, block_hash = self._content(sequence, index), sequence.block_hashes[index]
+            text = self._prefixes.record(table[index], text, *content, block_hash)
 
     def _extend_hashes(self, sequence: Sequence) -> None:
         """Hashes all its full blocks that have a namespace, each once: known tokens never change."""
         hashes = sequence.block_hashes
         num_named = self._num_named_blocks(sequence, sequence.num_tokens // self.block_size)
-        for namespace, tokens in self._texts(sequence, len(hashes), num_named):
+        for index in range(len(hashes), num_named):
+            namespace, tokens = self._content(sequence, index)
             hashes.append(self._hash_block(namespace, hashes[-1] if hashes else b"", tokens))
 
-    def _texts(self, sequence: Sequence, start: int, stop: int) -> Iterator[tuple[bytes, bytes]]:
-        """Namespace and tokens of its blocks `start` .. `stop` - 1."""
-        size, num_shared = self.block_size, self._num_shared_blocks(sequence)
-        for index in range(start, stop):
-            namespace = sequence.shared_namespace if index < num_shared else sequence.cache_namespace
-            yield namespace, self._pack_tokens(*sequence.token_ids[index * size : (index + 1) * size])
+    def _content(self, sequence: Sequence, index: int) -> tuple[bytes, bytes]:
+        """Namespace and tokens of a full block."""
+        is_shared = sequence.shared_namespace and index < self._num_shared_blocks(sequence)
+        start = index * self.block_size
+        tokens = self._pack_tokens(*sequence.token_ids[start : start + self.block_size])
+        return sequence.shared_namespace if is_shared else sequence.cache_namespace, tokens
+
+    def _last_text(self, sequence: Sequence, num_blocks: int) -> BlockText | None:
+        """What was recorded for the last of its first `num_blocks`."""
+        return self._prefixes.text_of(sequence.block_table[num_blocks - 1]) if num_blocks > 0 else None
 
     def _uncomputed_hashes(self, sequence: Sequence) -> list[bytes]:
         return sequence.block_hashes[sequence.num_computed_tokens // self.block_size :]

@@ -50,7 +50,7 @@ class Memory:
             return False
         forecast = self._forecast(sequence.sequence_class, competitors)
         own_tokens = sequence.num_tokens - self._borrowed_tokens(sequence, needed)
-        peak = forecast.peak_blocks_with(own_tokens, self._expected_remaining(sequence))
+        peak = forecast.peak_blocks_with(own_tokens, self.expected_remaining(sequence))
         return peak <= usable_blocks
 
     def _forecast(
@@ -58,7 +58,7 @@ class Memory:
     ) -> PeakForecast:
         if sequence_class not in self._forecasts:
             held = [
-                (_own_tokens(each), self._expected_remaining(each)) for each in competitors(sequence_class)
+                (_own_tokens(each), self.expected_remaining(each)) for each in competitors(sequence_class)
             ]
             self._forecasts[sequence_class] = PeakForecast(self.cache.block_size, held)
         return self._forecasts[sequence_class]
@@ -76,7 +76,7 @@ class Memory:
         assert self.cache.admit(sequence), f"{sequence.id} was found to fit"
         forecast = self._forecasts.get(sequence.sequence_class)
         if forecast is not None:
-            forecast.add(_own_tokens(sequence), self._expected_remaining(sequence))
+            forecast.add(_own_tokens(sequence), self.expected_remaining(sequence))
 
     def reclaim(
         self,
@@ -122,7 +122,8 @@ class Memory:
         borrowed = self.cache.missing_blocks(sequence) - num_blocks_to_admit
         return borrowed * self.cache.block_size
 
-    def _expected_remaining(self, sequence: Sequence) -> int:
+    def expected_remaining(self, sequence: Sequence) -> int:
+        """How many tokens of output are thought to be still to come."""
         generated = len(sequence.token_ids) - sequence.num_prompt_tokens
         if generated >= sequence.num_expected_output_tokens:
             remaining = self._lengths.expected_remaining(

@@ -92,15 +92,23 @@ class PrefixCache:
         """What was recorded for a block since it was taken."""
         return self._texts[block]
 
+    def has(self, block_hash: bytes) -> bool:
+        """Whether some known block has this hash: if not, there is no need to ask for its text."""
+        return block_hash in self._by_hash
+
+    def knows(self, text: BlockText) -> bool:
+        """Whether what `find` once returned can still be found."""
+        return self._texts[text.block] is text
+
     def find(
-        self, parent: BlockText | None, namespace: bytes, block_hash: bytes, tokens: bytes
+        self, parent: BlockText | None, namespace: bytes, tokens: bytes, block_hash: bytes
     ) -> BlockText | None:
         """The known block with exactly this text, if there is one."""
         known = self._by_hash.get(block_hash)
         return known if known is not None and known.equals(parent, namespace, tokens) else None
 
     def record(
-        self, block: int, parent: BlockText | None, namespace: bytes, block_hash: bytes, tokens: bytes
+        self, block: int, parent: BlockText | None, namespace: bytes, tokens: bytes, block_hash: bytes
     ) -> BlockText:
         """Notes what a held block holds. Now it is known, unless a twin or an equal hash came first."""
         self._pending.pop(block_hash, None)

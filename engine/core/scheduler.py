@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from engine.core import admission
 from engine.core.alarms import Alarms
+from engine.core.charging import OUTPUT_TOKEN_COST
 from engine.core.fair_share import Lines
 from engine.core.figures import Figures, FreeCause
 from engine.core.guardrails import Restrictions
@@ -26,9 +27,10 @@ from engine.core.predictor import StepLoad, StepTimeModel
 from engine.core.restraint import Restraint
 from engine.core.roster import Roster
 from engine.core.sequence import EndReason, Sequence, SequenceClass, WaitReason
-from engine.core.service import HORIZON_SECONDS, TenantLoad
+from engine.core.service import HORIZON_SECONDS, RecentService, TenantLoad
 from engine.core.step import PlannedRow, StepPlan, StepResult
 
+TURNED_AWAY = (RefusalReason.LONG_CONTEXT_DEGRADED, RefusalReason.RATE_SHARE)  # what only guardrails refuse
 MAX_DRAIN_SECONDS = 60.0  # nobody is told to come back later than that
 OVER_SHARE = 1.1  # times its fair part of recent service
 CAUSES = {
@@ -71,6 +73,7 @@ class Scheduler:
             figures=self.figures,
             itl_guard_seconds=itl_guard_seconds,
         )
+        self._turned_away = RecentService()
         self._step_id = 0
 
     # --- commands --------------------------------------------------------------------------------------
@@ -78,6 +81,9 @@ class Scheduler:
     def submit(self, sequence: Sequence, now: float) -> Refusal | None:
         """Takes `sequence` into its queue, or says why it cannot run."""
         refusal = self._refusal(sequence, now)
+        if refusal is not None and refusal.reason in TURNED_AWAY:
+            cost = sequence.num_prompt_tokens + OUTPUT_TOKEN_COST * self._memory.expected_remaining(sequence)
+            self._turned_away.add(sequence.tenant, cost, now)
         if refusal is None:
             room = self._roster.room_of(sequence)
             room.push(sequence, is_long=self._planner.is_long(sequence))
@@ -207,11 +213,17 @@ class Scheduler:
     def waiting_ages(
         self, sequence_class: SequenceClass, now: float, *, late_seconds: float
     ) -> tuple[float, int]:
-        """How long the oldest newcomer of a class has waited, 0 without any, and how many are late."""
+        """How long the oldest newcomer of a class has waited, 0 without any, and how many are late.
+
+        Who waits because of its own tenant's flood is not late: nothing that is given up would help.
+        """
         oldest, num_late = 0.0, 0
         room = self._roster.rooms[sequence_class]
         for lane in (room.short, room.long):
             for tenant in lane.tenants:
+                head = next(lane.line(tenant))
+                if self._is_over_share(head, now):
+                    continue
                 for sequence in lane.line(tenant):
                     age = now - sequence.arrived_at
                     if sequence.scheduled_at is not None:
@@ -221,6 +233,14 @@ class Scheduler:
                         break  # those behind came later
                     num_late += 1
         return oldest, num_late
+
+    def served_per_second(self, now: float, seconds: float) -> float:
+        """Charged tokens per second over the last `seconds`, of all tenants."""
+        return sum(self._roster.service.recent(now, seconds).values()) / seconds
+
+    def turned_away_per_second(self, now: float, seconds: float) -> float:
+        """What requests that guardrails refused would have been charged, per second."""
+        return sum(self._turned_away.recent(now, seconds).values()) / seconds
 
     def wait_reason(self, sequence: Sequence) -> WaitReason:
         """Why a waiting sequence was not taken up by the latest step."""
@@ -256,15 +276,15 @@ class Scheduler:
                 for tenant in lane.tenants:
                     names[tenant] = next(lane.line(tenant)).tenant_name
                     waiting[tenant] += lane.num_waiting(tenant)
-        share, total = self._roster.rooms[SequenceClass.INTERACTIVE].share, self._roster.service.total
+        shares = [room.share for room in self._roster.rooms.values()]
         return [
             TenantLoad(
                 tenant,
                 names[tenant],
-                share.weight(tenant),
+                shares[0].weight(tenant),
                 running[tenant],
                 waiting[tenant],
-                total.get(tenant, 0.0),
+                sum(share.service(tenant) for share in shares),
             )
             for tenant in sorted(names)
         ]

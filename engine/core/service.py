@@ -1,9 +1,10 @@
-"""How much service each tenant got lately: charged tokens of the last ten seconds, and in all."""
+"""How much service each tenant got lately: charged tokens of the last ten seconds."""
 
 from collections import deque
 from typing import NamedTuple
 
 HORIZON_SECONDS = 10.0
+BUCKET_SECONDS = 1.0
 
 
 class TenantLoad(NamedTuple):
@@ -25,23 +26,23 @@ class RecentService:
     """Sums per tenant in buckets of a second. Idle tenants cost nothing."""
 
     def __init__(self) -> None:
-        self.total: dict[str, float] = {}
         self._buckets: deque[tuple[float, dict[str, float]]] = deque()
 
     def add(self, tenant: str, cost: float, now: float) -> None:
         """Counts service to a tenant."""
-        self.total[tenant] = self.total.get(tenant, 0.0) + cost
-        if not self._buckets or now - self._buckets[-1][0] >= 1.0:
+        if not self._buckets or now - self._buckets[-1][0] >= BUCKET_SECONDS:
             self._buckets.append((now, {}))
+            while now - self._buckets[0][0] > HORIZON_SECONDS:
+                self._buckets.popleft()
         bucket = self._buckets[-1][1]
         bucket[tenant] = bucket.get(tenant, 0.0) + cost
 
-    def recent(self, now: float) -> dict[str, float]:
-        """Service of the last ten seconds, of those who had any."""
-        while self._buckets and now - self._buckets[0][0] > HORIZON_SECONDS:
-            self._buckets.popleft()
+    def recent(self, now: float, seconds: float = HORIZON_SECONDS) -> dict[str, float]:
+        """Service of the last `seconds` (at most ten), of those who had any."""
         sums: dict[str, float] = {}
-        for _, bucket in self._buckets:
+        for since, bucket in reversed(self._buckets):
+            if now - since > seconds:
+                break
             for tenant, cost in bucket.items():
                 sums[tenant] = sums.get(tenant, 0.0) + cost
         return sums

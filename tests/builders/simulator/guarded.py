@@ -1,12 +1,10 @@
 """Guardrails beside a simulated engine: samples into windows, one tick a second, as `engine.loop` does it."""
 
-from engine.core.guardrails import Guardrails, Move
-from engine.core.outcome import Outcome, RefusalReason, Refused, Sampled
+from engine.core.guard import Guard
+from engine.core.guardrails import Move
+from engine.core.outcome import Outcome, Refused, Sampled
 from engine.core.scheduler import Scheduler
-from engine.core.sequence import SequenceClass
 from engine.core.slo import Judged, SloMonitor, SloTargets
-
-BITING = (RefusalReason.LONG_CONTEXT_DEGRADED, RefusalReason.RATE_SHARE)  # what only guardrails refuse
 
 
 class GuardedEngine:
@@ -17,10 +15,8 @@ class GuardedEngine:
         self.levels: list[tuple[float, int]] = []  # once a second
         self.judged: list[tuple[float, tuple[Judged, ...]]] = []
         self._scheduler = scheduler
-        self._targets = targets
         self._monitor = SloMonitor(targets, now=0.0)
-        self._guardrails = Guardrails()
-        self._is_biting = False
+        self._guard = Guard(scheduler, self._monitor, now=0.0)
 
     def saw(self, outcomes: list[Outcome], now: float) -> None:
         """Counts interactive samples and refusals."""
@@ -30,7 +26,6 @@ class GuardedEngine:
                 continue
             if isinstance(outcome, Refused):
                 window.num_refused += 1
-                self._is_biting |= outcome.refusal.reason in BITING
             elif isinstance(outcome, Sampled) and outcome.is_first:
                 scheduled_at = outcome.sequence.scheduled_at
                 assert scheduled_at is not None, "a token was sampled, so a step was scheduled"
@@ -47,12 +42,6 @@ class GuardedEngine:
         window.kv_cache_utilization = max(
             window.kv_cache_utilization, cache.num_used_blocks / cache.num_blocks
         )
-        late_seconds = self._targets.queue_wait_p95_ms / 1e3
-        ages = self._scheduler.waiting_ages(SequenceClass.INTERACTIVE, now, late_seconds=late_seconds)
-        self._monitor.note_waiting_age(now, *ages)
-        judged = self._monitor.judged(now)
-        self.moves += self._guardrails.tick(judged, now, is_biting=self._is_biting)
-        self._is_biting = False
-        self._scheduler.restrict(self._guardrails.restrictions)
-        self.levels.append((now, int(self._guardrails.level)))
-        self.judged.append((now, judged))
+        self.moves += self._guard.watch(now)
+        self.levels.append((now, int(self._guard.rails.level)))
+        self.judged.append((now, self._monitor.judged(now)))
