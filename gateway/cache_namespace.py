@@ -31,11 +31,10 @@ def num_common_tokens(first: Sequence[int], second: Sequence[int]) -> int:
     return min(len(first), len(second))
 
 
-def _namespace(secret: bytes, *parts: str) -> bytes:
-    framed = b"".join(_framed(part) for part in ("sluice prefix cache", *parts))
-    return hmac.digest(secret, framed, hashlib.sha256)
+def framed(*parts: str) -> bytes:
+    """Parts as bytes that tell where each begins and ends: ("org_1", "2345") is not ("org_12345", "")."""
+    return b"".join(len(part.encode()).to_bytes(8, "big") + part.encode() for part in parts)
 
 
-def _framed(part: str) -> bytes:
-    encoded = part.encode()
-    return len(encoded).to_bytes(8, "big") + encoded
+def _namespace(secret: bytes, kind: str, name: str) -> bytes:
+    return hmac.digest(secret, framed("sluice prefix cache", kind, name), hashlib.sha256)
