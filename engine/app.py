@@ -196,7 +196,7 @@ def _compose(
             limits=parts.limits,
             kv_cache=kv_cache,
             vocab_size=parts.model.vocab_size,
-            itl_guard_seconds=targets.itl_p95_ms / 1000,
+            itl_guard_seconds=targets.itl_guard_seconds,
         ),
         runner=parts.runner,
         telemetry=telemetry,

@@ -28,6 +28,11 @@ class SloTargets:
     kv_cache_utilization_max: float = 0.88
     admission_reject_rate_max: float = 0.01
 
+    @property
+    def itl_guard_seconds(self) -> float:
+        """How long a step may be made: a tenth below the promise, since predictions are sometimes missed."""
+        return 0.9 * self.itl_p95_ms / 1000
+
 
 @dataclass(frozen=True)
 class Judged:

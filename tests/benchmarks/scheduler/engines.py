@@ -36,7 +36,7 @@ class SimulatedEngine:
     limits: Limits
     num_blocks: int
     block_size: int = BLOCK_SIZE
-    itl_guard_seconds: float = SloTargets().itl_p95_ms / 1000
+    itl_guard_seconds: float = SloTargets().itl_guard_seconds
     max_num_waiting: int = MANY
     max_num_waiting_per_tenant: int = MANY
 
