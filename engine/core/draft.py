@@ -14,7 +14,7 @@ class StepDraft:
         self._token_budget = limits.max_num_batched_tokens
         self._prefill_budget = limits.max_num_prefill_tokens
         self._decode_rows: list[PlannedRow] = []
-        self._chunks: list[PlannedRow] = []
+        self._chunks: dict[Sequence, int] = {}  # tokens, after those that are computed
         self._num_prefill_tokens = 0
         self._num_context_tokens = 0
         self.num_recomputed_tokens = 0
@@ -63,34 +63,41 @@ class StepDraft:
                 )
             )
 
+    def num_planned_tokens(self, sequence: Sequence) -> int:
+        """How many tokens of a sequence's chunk are in the step already."""
+        return self._chunks.get(sequence, 0)
+
     def add_chunk(self, sequence: Sequence, num_tokens: int) -> None:
-        """The next `num_tokens` of a sequence's known text."""
-        start = sequence.num_computed_tokens
-        end = start + num_tokens
-        self._num_context_tokens += start
+        """The next `num_tokens` of a sequence's known text; they lengthen the chunk that it has, if any."""
+        if sequence not in self._chunks:
+            self._num_context_tokens += sequence.num_computed_tokens
         self._num_prefill_tokens += num_tokens
-        self._chunks.append(
-            PlannedRow(
-                sequence.id,
-                tuple(sequence.token_ids[start:end]),
-                start,
-                tuple(sequence.block_table),
-                sampling_of(sequence) if end == sequence.num_tokens else None,
-            )
-        )
+        self._chunks[sequence] = self.num_planned_tokens(sequence) + num_tokens
 
     def plan(self, step_id: int) -> StepPlan:
         """The step as data."""
         budget = min(self._token_budget, len(self._decode_rows) + self._prefill_budget)
         return StepPlan(
             step_id=step_id,
-            rows=(*self._decode_rows, *self._chunks),
+            rows=(*self._decode_rows, *(_chunk_row(*chunk) for chunk in self._chunks.items())),
             token_budget=budget,
             num_decode_rows=len(self._decode_rows),
             num_prefill_tokens=self._num_prefill_tokens,
             num_recomputed_tokens=self.num_recomputed_tokens,
             num_context_tokens=self._num_context_tokens,
         )
+
+
+def _chunk_row(sequence: Sequence, num_tokens: int) -> PlannedRow:
+    start = sequence.num_computed_tokens
+    end = start + num_tokens
+    return PlannedRow(
+        sequence.id,
+        tuple(sequence.token_ids[start:end]),
+        start,
+        tuple(sequence.block_table),
+        sampling_of(sequence) if end == sequence.num_tokens else None,
+    )
 
 
 def sampling_of(sequence: Sequence) -> SamplingParams:

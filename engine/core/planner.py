@@ -133,6 +133,10 @@ class Planner:
             if sequence is not self._long_lane:
                 self._add_chunk(sequence, self._draft.prefill_room)
         self._admit(INTERACTIVE, room.long)
+        if reserve and self._draft.prefill_room > 0:  # long prompts did not take what was kept for them
+            for sequence in self._in_fair_order(self._look_at_running().begun):
+                self._add_chunk(sequence, self._draft.prefill_room)
+            self._admit(INTERACTIVE, room.short)
 
     def _next_in_long_lane(self, long: list[Sequence]) -> Sequence | None:
         """It stays with one prompt until that is computed, unless another tenant's turn is long overdue."""
@@ -147,13 +151,17 @@ class Planner:
         return first if is_far_ahead else current
 
     def _long_lane_reserve(self, *, has_newcomers: bool) -> int:
-        """Prefill tokens that short prompts leave to the long lane in this step."""
-        most = max(self._least_chunk, self._draft.prefill_room // LONG_LANE_PART)
+        """Prefill tokens that short prompts leave to the long lane in this step: at most half of them.
+
+        But in every so many steps a token at least, and be it the only one.
+        """
+        room, is_its_turn = self._draft.prefill_room, self._step_id % LONG_LANE_EVERY == 0
+        most = max(int(is_its_turn), min(max(self._least_chunk, room // LONG_LANE_PART), room // 2))
         lane = self._long_lane
         if lane is None:
             return most if has_newcomers else 0
         if self._roster.room_of(lane).share.lead(lane.tenant) > self.quantum:
-            most = self._least_chunk if self._step_id % LONG_LANE_EVERY == 0 else 0
+            most = min(most, self._least_chunk) if is_its_turn else 0
         return min(most, lane.num_uncomputed_tokens)
 
     # --- offline ---------------------------------------------------------------------------------------
@@ -326,11 +334,14 @@ class Planner:
     # --- rows ------------------------------------------------------------------------------------------
 
     def _add_chunk(self, sequence: Sequence, most: int) -> None:
-        num_tokens = min(sequence.num_uncomputed_tokens, self._limits.prefill_chunk_size, most)
+        num_planned = self._draft.num_planned_tokens(sequence)
+        whole = min(sequence.num_uncomputed_tokens, self._limits.prefill_chunk_size)
+        num_tokens = min(whole - num_planned, most)
         if num_tokens <= 0:
             return
-        end = sequence.num_computed_tokens + num_tokens
-        num_recomputed = max(0, min(end, sequence.num_charged_tokens) - sequence.num_computed_tokens)
+        start = sequence.num_computed_tokens + num_planned
+        end = start + num_tokens
+        num_recomputed = max(0, min(end, sequence.num_charged_tokens) - start)
         sequence.num_recomputed_tokens += num_recomputed
         self._draft.num_recomputed_tokens += num_recomputed
         self._account(sequence, self._roster.charge_chunk(sequence, end, self._now))
