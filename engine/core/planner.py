@@ -302,7 +302,8 @@ class Planner:
         threshold = self._limits.long_context_threshold
         if sequence.num_prompt_tokens <= threshold:
             return True
-        num_long = sum(started.num_prompt_tokens > threshold for started in self._roster.started())
+        competitors = self._competitors(sequence.sequence_class)
+        num_long = sum(each.num_prompt_tokens > threshold for each in competitors)
         return num_long < self._limits.max_num_long_context_seqs
 
     def _is_below_offline_ceiling(self, sequence: Sequence) -> bool:
@@ -437,16 +438,16 @@ class Planner:
 
     def _make_room_for_newcomer(self, sequence: Sequence) -> bool:
         """Offline work gives way to interactive; who is alone may have what parked ones hold."""
-        if self._memory.cache.num_blocks_to_admit(sequence) <= self._memory.cache.num_free_blocks:
-            return True
+        cache, num_kept = self._memory.cache, 0
         if not self._roster.running:
             holders = list(self._roster.parked.values())
         elif sequence.is_interactive:
             holders = [each for each in self._roster.started() if not each.is_interactive]
+            num_kept = cache.num_blocks - admission.usable_blocks(cache, self._limits)
         else:
             holders = []
-        self._reclaim(sequence, self._memory.cache.num_blocks_to_admit, holders)
-        return self._memory.cache.num_blocks_to_admit(sequence) <= self._memory.cache.num_free_blocks
+        self._reclaim(sequence, lambda each: cache.num_blocks_to_admit(each) + num_kept, holders)
+        return cache.num_blocks_to_admit(sequence) + num_kept <= cache.num_free_blocks
 
     def _reclaim(
         self, beneficiary: Sequence, needed: Callable[[Sequence], int], holders: list[Sequence]

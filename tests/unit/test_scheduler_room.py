@@ -1,0 +1,29 @@
+"""Who gets room in the cache: limits at admission, and what offline work may stand in the way of."""
+
+from engine.core.guardrails import Restrictions
+from tests.builders.sequences import scheduler, sequence, step, submit
+
+
+def running(engine) -> set[str]:
+    return {each.id for each in engine.running()}
+
+
+def test_an_interactive_prompt_is_admitted_within_the_limit_however_much_offline_work_holds() -> None:
+    engine = scheduler(num_blocks=20, kv_cache_utilization_limit=0.8, offline_kv_utilization_limit=1.0)
+    submit(engine, sequence("offline", num_prompt_tokens=40, max_tokens=8, offline=True))
+    for _ in range(5):
+        step(engine)
+    submit(engine, sequence("interactive", num_prompt_tokens=32, max_tokens=8, arrived_at=1.0))
+    step(engine)
+    assert "interactive" in running(engine)
+    assert engine.kv_cache.num_used_blocks <= 16
+
+
+def test_a_long_offline_prompt_takes_no_long_lane_from_interactive_ones() -> None:
+    engine = scheduler(long_context_threshold=8, max_num_long_context_seqs=1)
+    submit(engine, sequence("offline", num_prompt_tokens=20, offline=True))
+    step(engine)
+    engine.restrict(Restrictions(level=1))
+    submit(engine, sequence("interactive", num_prompt_tokens=20, arrived_at=1.0))
+    step(engine)
+    assert "interactive" in running(engine)
