@@ -196,12 +196,10 @@ class Planner:
         if seconds is not None:
             left = seconds - self._step_time.seconds(self._draft.load)
             most = min(most, max(at_least, int(left / self._step_time.seconds_per_decode_row)))
-        planned: list[Sequence] = []
         for sequence in decoding[:most]:
-            if self._memory.cache.grow(sequence):
-                planned.append(sequence)
-            else:
+            if sequence.id in self._roster.running and not self._grow_offline(sequence):
                 self._park(sequence)
+        planned = [sequence for sequence in decoding[:most] if sequence.id in self._roster.running]
         self._draft.add_decodes(planned)
         self._spend(self._roster.charge_decodes(planned, self._now))
         return len(decoding) <= most
@@ -275,8 +273,6 @@ class Planner:
             return None  # alone it may have whatever is parked; that it fits at all was asked at submission
         if not sequence.is_interactive and not self._is_below_offline_ceiling(sequence):
             return WaitReason.CLASS_HOLD
-        if not self._is_within_cap(sequence):
-            return WaitReason.KV_BLOCKS
         fits = self._memory.fits(
             sequence,
             self._competitors,
@@ -290,13 +286,6 @@ class Planner:
         if sequence.is_interactive:  # offline work gets up for it
             return running[INTERACTIVE] < self._limits.max_num_seqs
         return running[INTERACTIVE] + running[OFFLINE] < self._limits.max_num_seqs
-
-    def _is_within_cap(self, sequence: Sequence) -> bool:
-        """Whether memory probably holds one more to its end."""
-        most = self._memory.most_sequences(admission.usable_blocks(self._memory.cache, self._limits))
-        running = self._roster.num_running
-        num_running = running[INTERACTIVE] + (0 if sequence.is_interactive else running[OFFLINE])
-        return most is None or num_running < most
 
     def _may_be_long(self, sequence: Sequence) -> bool:
         threshold = self._limits.long_context_threshold
@@ -435,6 +424,26 @@ class Planner:
             self._memory.learn_from_shortage()
         if not self._memory.cache.grow(sequence):
             self._park(sequence)
+
+    def _grow_offline(self, sequence: Sequence) -> bool:
+        """Gives it a slot for one more token, in the part of the cache that offline work may hold."""
+        cache = self._memory.cache
+        if cache.has_room(sequence):
+            return True
+        most = admission.offline_blocks(cache, self._limits)
+
+        def needed(each: Sequence) -> int:
+            num_missing = cache.missing_blocks(each)
+            num_beyond = self._num_offline_blocks() + num_missing - most
+            return max(num_missing, cache.num_free_blocks + num_beyond)
+
+        if needed(sequence) <= cache.num_free_blocks:
+            return cache.grow(sequence)
+        offline = [each for each in self._roster.started() if not each.is_interactive]
+        oldest = min(offline, key=lambda each: (each.arrived_at, each.id))
+        self._reclaim(sequence, needed, [each for each in offline if each is not oldest])
+        is_alone = all(each is sequence or not each.block_table for each in offline)
+        return (is_alone or needed(sequence) <= cache.num_free_blocks) and cache.grow(sequence)
 
     def _make_room_for_newcomer(self, sequence: Sequence) -> bool:
         """Offline work gives way to interactive; who is alone may have what parked ones hold."""

@@ -27,3 +27,19 @@ def test_a_long_offline_prompt_takes_no_long_lane_from_interactive_ones() -> Non
     submit(engine, sequence("interactive", num_prompt_tokens=20, arrived_at=1.0))
     step(engine)
     assert "interactive" in running(engine)
+
+
+def test_offline_answers_grow_no_further_than_the_part_of_the_cache_that_is_theirs() -> None:
+    engine = scheduler(num_blocks=20, offline_kv_utilization_limit=0.5)
+    together = [
+        sequence(f"s{index}", num_prompt_tokens=4, max_tokens=30, offline=True, arrived_at=index)
+        for index in range(4)
+    ]
+    for each in together:
+        submit(engine, each)
+    most = 0
+    while engine.has_work:
+        step(engine)
+        most = max(most, engine.kv_cache.num_used_blocks)
+    assert most <= 10
+    assert all(each.num_output_tokens == 30 for each in together)
