@@ -83,8 +83,10 @@ class KvCache:
 
     def is_pending(self, sequence: Sequence) -> bool:
         """Whether another sequence is computing the next block of `sequence`, which will then be a hit."""
-        index = len(sequence.block_table) + len(self._hits(sequence))
-        if index >= self._num_sharable_blocks(sequence) or not self._goes_on_from_its_blocks(sequence):
+        num_held = len(sequence.block_table)
+        index = num_held + len(self._hits(sequence))
+        lacks_earlier_ones = sequence.num_computed_tokens < num_held * self.block_size
+        if lacks_earlier_ones or index >= self._num_sharable_blocks(sequence):
             return False
         return self._prefixes.is_expected(sequence.block_hashes[index], by_another_than=sequence)
 
@@ -181,13 +183,13 @@ class KvCache:
     def _hits(self, sequence: Sequence) -> list[BlockText]:
         """The known blocks that go on from what the table of `sequence` holds. Not to be changed."""
         start, stop = len(sequence.block_table), self._num_sharable_blocks(sequence)
-        if start >= stop or not self._goes_on_from_its_blocks(sequence):
+        if start >= stop:
             return []
         last_start, last_hits = self._last_hits.get(sequence, (start, []))
         hits = list(takewhile(self._prefixes.knows, last_hits)) if last_start == start else []
         text = hits[-1] if hits else self._last_text(sequence, start)
         self._extend_hashes(sequence)
-        if start > 0 and text is None:
+        if start > 0 and text is None:  # its last block is not full yet: nothing can go on from there
             return hits
         for index in range(start + len(hits), stop):
             block_hash = sequence.block_hashes[index]
@@ -234,10 +236,6 @@ class KvCache:
 
     def _uncomputed_hashes(self, sequence: Sequence) -> list[bytes]:
         return sequence.block_hashes[sequence.num_computed_tokens // self.block_size :]
-
-    def _goes_on_from_its_blocks(self, sequence: Sequence) -> bool:
-        """Whether the next token to compute is the first of the next block to take."""
-        return sequence.num_computed_tokens == len(sequence.block_table) * self.block_size
 
     def _num_shared_blocks(self, sequence: Sequence) -> int:
         """Leading blocks of the shared namespace. Output is never shared with other tenants."""

@@ -21,6 +21,7 @@ class Memory:
         self._figures = figures
         self._lengths = OutputLengths()
         self._cap = SequenceCap()
+        self._num_promised_blocks = dict.fromkeys(SequenceClass, 0)
         self._forecasts: dict[SequenceClass, PeakForecast] = {}
 
     # --- does it fit -----------------------------------------------------------------------------------
@@ -40,13 +41,18 @@ class Memory:
     ) -> bool:
         """Whether its whole known text has room now, and its answer probably has when memory is fullest.
 
-        The peak is Past-Future's (Gong et al., 2025), over `competitors` of its class, each of whom is
-        expected to grow by what answers of its tenant usually have left.
+        `competitors` of a class are those that one of it does not make give way. The peak is Past-Future's
+        (Gong et al., 2025): each of them grows by what answers of its tenant usually have left.
         """
         needed = self.cache.num_blocks_to_admit(sequence)
         if needed > self.cache.num_free_blocks + reclaimable_blocks:
             return False
         if self.cache.num_used_blocks - reclaimable_blocks + needed > usable_blocks:
+            return False
+        if self._all_fit_to_their_ends(sequence, usable_blocks):
+            return True
+        most = self._cap.most_sequences(usable_blocks * self.cache.block_size)
+        if most is not None and len(competitors(sequence.sequence_class)) >= most:
             return False
         forecast = self._forecast(sequence.sequence_class, competitors)
         own_tokens = sequence.num_tokens - self._borrowed_tokens(sequence, needed)
@@ -63,9 +69,15 @@ class Memory:
             self._forecasts[sequence_class] = PeakForecast(self.cache.block_size, held)
         return self._forecasts[sequence_class]
 
-    def most_sequences(self, usable_blocks: int) -> int | None:
-        """How many sequences memory probably holds to their ends; None while too few have ended to tell."""
-        return self._cap.most_sequences(usable_blocks * self.cache.block_size)
+    def _all_fit_to_their_ends(self, sequence: Sequence, usable_blocks: int) -> bool:
+        """Whether all have room for their longest answers at once: then nothing is to be foretold."""
+        promised = self._num_promised_blocks[SequenceClass.INTERACTIVE]
+        if not sequence.is_interactive:
+            promised += self._num_promised_blocks[SequenceClass.OFFLINE]
+        return promised + self._whole_blocks(sequence) - sequence.num_promised_blocks <= usable_blocks
+
+    def _whole_blocks(self, sequence: Sequence) -> int:
+        return self.cache.blocks_for(sequence.num_prompt_tokens + sequence.params.max_tokens)
 
     # --- grant and take back ---------------------------------------------------------------------------
 
@@ -74,6 +86,7 @@ class Memory:
         needed = self.cache.num_blocks_to_admit(sequence)
         sequence.num_borrowed_tokens = self._borrowed_tokens(sequence, needed)
         assert self.cache.admit(sequence), f"{sequence.id} was found to fit"
+        self._promise(sequence, self._whole_blocks(sequence))
         forecast = self._forecasts.get(sequence.sequence_class)
         if forecast is not None:
             forecast.add(_own_tokens(sequence), self.expected_remaining(sequence))
@@ -103,6 +116,12 @@ class Memory:
         """Takes all of a sequence's blocks; text that was computed stays cached as long as room allows."""
         self._figures.num_blocks_freed[cause] += len(sequence.block_table)
         self.cache.release(sequence)
+        self._promise(sequence, 0)
+
+    def _promise(self, sequence: Sequence, num_blocks: int) -> None:
+        """Keeps count of what those that started may need in all."""
+        self._num_promised_blocks[sequence.sequence_class] += num_blocks - sequence.num_promised_blocks
+        sequence.num_promised_blocks = num_blocks
 
     def learn_from(self, sequence: Sequence) -> None:
         """A sequence came to its own end: so long do answers get."""

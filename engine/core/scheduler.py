@@ -352,16 +352,22 @@ class Scheduler:
 
     def _least_seconds(self, sequence: Sequence) -> float:
         """What its answer takes at the very least, were it alone."""
+        if not self.step_time.is_trained:
+            return 0.0
+        limits, params = self.limits, sequence.params
+        num_decodes = min(params.min_tokens, params.max_tokens) - sequence.num_output_tokens - 1
         return self.step_time.least_seconds(
-            sequence.num_uncomputed_tokens,
-            max(0, sequence.params.min_tokens - sequence.num_output_tokens - 1),
-            self.limits.max_num_batched_tokens,
+            sequence.num_uncomputed_tokens - self.kv_cache.num_cached_tokens(sequence),
+            max(0, num_decodes),
+            min(limits.max_num_batched_tokens, limits.max_num_prefill_tokens, limits.prefill_chunk_size),
         )
+
+    def _patience_ends_at(self, sequence: Sequence) -> float:
+        return sequence.arrived_at + self.limits.waiting_timeout_ms / 1000
 
     def _gives_up_at(self, sequence: Sequence) -> float:
         """When to look at a newcomer again: its patience ends, or its deadline cannot be met from then on."""
-        patience_ends_at = sequence.arrived_at + self.limits.waiting_timeout_ms / 1000
-        return min(patience_ends_at, sequence.deadline - self._least_seconds(sequence))
+        return min(self._patience_ends_at(sequence), sequence.deadline - self._least_seconds(sequence))
 
     def _expired(self, sequence: Sequence, now: float) -> Outcome | None:
         if sequence.scheduled_at is not None:
@@ -374,7 +380,7 @@ class Scheduler:
             self._alarms.set(sequence, gives_up_at)
             return None
         waited = f"waited {now - sequence.arrived_at:.1f} s, last for {self.wait_reason(sequence).value}"
-        if now - sequence.arrived_at >= self.limits.waiting_timeout_ms / 1000:
+        if now >= self._patience_ends_at(sequence):
             reason, detail = RefusalReason.WAITING_TIMEOUT, f"no room came free ({waited})"
         else:
             reason = RefusalReason.DEADLINE_INFEASIBLE

@@ -85,6 +85,7 @@ class Sequence:
     num_expected_output_tokens: int = (
         0  # how long its answer is thought to get; looked up anew when it got there
     )
+    num_promised_blocks: int = 0  # what it may need in all, once it started
     num_borrowed_tokens: int = 0  # found in blocks that another sequence held when this one was admitted
     sampling: SamplingParams | None = (
         None  # of its rows once `min_tokens` are reached; made when first needed
