@@ -174,6 +174,13 @@ def test_an_id_is_free_again_after_an_abort_in_any_state(scene: Callable[[], Sce
     assert again.token_ids[5:] == expected_output(again)
 
 
+@pytest.mark.parametrize("scene", STATES)
+def test_nothing_happens_when_the_time_of_an_aborted_request_runs_out(scene: Callable[[], Scene]) -> None:
+    engine, doomed = scene()
+    engine.cancel(doomed)
+    assert doomed not in [outcome.sequence for outcome in engine.expire(1e10)]
+
+
 @pytest.mark.parametrize("scene", [short_of_memory, offline_that_gave_its_seat_up, robbed_of_all_blocks])
 def test_what_a_preempted_request_holds_is_free_at_its_deadline(scene: Callable[[], Scene]) -> None:
     """vllm#46289: a hold without a deadline is one that may last for ever."""
