@@ -1,5 +1,7 @@
 """Sequences and schedulers for tests of the core."""
 
+from collections.abc import Mapping
+
 from engine.core.kv_cache import KvCache
 from engine.core.limits import Limits
 from engine.core.outcome import Outcome, Refusal
@@ -68,24 +70,45 @@ def compute(plan: StepPlan) -> StepResult:
 
 
 class SimulatedCache:
-    """Remembers which token was written to which slot, and checks that every row sees its own text."""
+    """Remembers which text was written to which slot, and by whom; every row must see its own, lawfully.
+
+    A row may see what its own tenant wrote under the same namespace, and what lies in the shared head of its
+    prompt if the writer's prompt had it in the same shared namespace.
+    """
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._slots: dict[tuple[int, int], int] = {}
+        self._slots: dict[tuple[int, int], tuple[int, Sequence]] = {}
 
-    def run(self, plan: StepPlan, texts: dict[str, list[int]]) -> None:
-        """Writes the plan's rows, then reads back all that each row's attention would see."""
+    def run(self, plan: StepPlan, sequences: Mapping[str, Sequence]) -> dict[str, list[int]]:
+        """Writes the plan's rows; returns all that each row's attention sees."""
         for row in plan.rows:
+            writer = sequences[row.sequence_id]
             for position, token_id in enumerate(row.token_ids, start=row.start):
-                self._slots[self._slot(row, position)] = token_id
-        for row in plan.rows:
-            end = row.start + len(row.token_ids)
-            seen = [self._slots.get(self._slot(row, position)) for position in range(end)]
-            assert seen == texts[row.sequence_id][:end], f"{row.sequence_id} reads another text's cache"
+                self._slots[self._slot(row, position)] = token_id, writer
+        return {row.sequence_id: self._seen(row, sequences[row.sequence_id]) for row in plan.rows}
+
+    def _seen(self, row: PlannedRow, reader: Sequence) -> list[int]:
+        end = row.start + len(row.token_ids)
+        assert len(row.block_table) * self._block_size >= end, f"{row.sequence_id} has no slot for its text"
+        seen: list[int] = []
+        for position in range(end):
+            token_id, writer = self._slots[self._slot(row, position)]
+            assert writer is reader or _may_share(reader, writer, position), (
+                f"{reader.id} reads position {position} of {writer.id}"
+            )
+            seen.append(token_id)
+        assert seen == reader.token_ids[:end], f"{row.sequence_id} reads another text's cache"
+        return seen
 
     def _slot(self, row: PlannedRow, position: int) -> tuple[int, int]:
         return row.block_table[position // self._block_size], position % self._block_size
+
+
+def _may_share(reader: Sequence, writer: Sequence, position: int) -> bool:
+    if position < min(reader.num_shared_tokens, writer.num_shared_tokens):
+        return reader.shared_namespace == writer.shared_namespace != b""
+    return reader.tenant == writer.tenant and reader.cache_namespace == writer.cache_namespace != b""
 
 
 def expected_output(sequence: Sequence) -> list[int]:

@@ -1,119 +1,198 @@
-"""Whatever is submitted, cancelled, timed out or short of memory: nothing leaks, repeats or is forgotten."""
-
-from collections import Counter
+"""Whatever is submitted, cancelled, timed out, limited, broken or short of memory: the scheduler's rules hold."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.core.outcome import Broken, Ended, Outcome, Refused, Sampled
-from engine.core.sequence import EndReason, Sequence
-from tests.builders.sequences import SimulatedCache, compute, expected_output, scheduler, sequence
+from engine.core.sequence import GenerationParams, Sequence, SequenceClass
+from tests.builders.scheduler_world.referees import (
+    Books,
+    Budgets,
+    Ceiling,
+    Charges,
+    Conservation,
+    Deadlines,
+    Decodes,
+    Progress,
+    Waits,
+    check_books,
+    check_emptiness,
+)
+from tests.builders.scheduler_world.world import STOP_TOKEN, Faults, Law, small_limits, world
 
-TERMINAL = (Ended, Refused, Broken)
+TENANTS = "abc"
+LAWS = st.sampled_from(
+    [
+        Law(per_step=0.01, per_prefill_token=0.001, per_decode_row=0.002),
+        Law(per_step=0.002, per_prefill_token=0.004, per_decode_row=0.001, per_context_token=0.0001),
+        Law(per_step=0.2, per_prefill_token=0.0001, per_decode_row=0.0001),
+    ]
+)
+LIMITS = st.fixed_dictionaries(
+    {
+        "max_num_seqs": st.integers(1, 5),
+        "max_num_batched_tokens": st.integers(5, 24),
+        "max_num_prefill_tokens": st.integers(1, 24),
+        "prefill_chunk_size": st.integers(1, 12),
+        "long_context_threshold": st.sampled_from([6, 24, 100]),
+        "max_num_long_context_seqs": st.integers(1, 2),
+        "kv_cache_utilization_limit": st.sampled_from([0.6, 0.9, 1.0]),
+        "offline_kv_utilization_limit": st.sampled_from([0.3, 0.6, 1.0]),
+        "offline_min_share": st.sampled_from([0.0, 0.05, 0.3]),
+        "max_model_len": st.sampled_from([40, 64]),
+        "max_output_len": st.sampled_from([8, 32]),
+        "waiting_timeout_ms": st.sampled_from([500, 40_000]),
+    }
+)
+PARAMS = st.builds(
+    GenerationParams,
+    max_tokens=st.integers(1, 24),
+    min_tokens=st.sampled_from([0, 0, 1, 6]),
+    temperature=st.sampled_from([0.0, 1.0]),
+    stop_token_ids=st.sampled_from([frozenset[int](), frozenset({STOP_TOKEN, *range(20, 30)})]),
+)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Random commands against a scheduler whose cache is far too small for them."""
+    """Random commands against a scheduler for which everything is short."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.engine = scheduler(
-            num_blocks=16, block_size=4, max_num_seqs=5, max_model_len=60, waiting_timeout_ms=40_000
+    @initialize(
+        limits=LIMITS,
+        num_blocks=st.integers(8, 24),
+        law=st.none() | LAWS,
+        is_trained=st.booleans(),
+        guard=st.none() | st.sampled_from([0.015, 0.05]),
+    )
+    def begin(self, limits, num_blocks, law, is_trained, guard) -> None:
+        self.world = world(
+            Books(),
+            Budgets(),
+            Decodes(),
+            Progress(),
+            Charges(),
+            Conservation(),
+            Ceiling(),
+            Waits(),
+            Deadlines(knows_law=law is not None and is_trained),
+            limits=small_limits(**limits),
+            num_blocks=num_blocks,
+            law=law,
+            is_trained=is_trained,
+            itl_guard_seconds=guard,
+            max_num_waiting=24,
+            max_num_waiting_per_tenant=12,
         )
-        self.cache = SimulatedCache(block_size=4)
-        self.now = 0.0
-        self.sequences: dict[str, Sequence] = {}
-        self.refused: set[str] = set()
-        self.ends: Counter[str] = Counter()
-        self.outputs: dict[str, list[int]] = {}
 
     @rule(
         num_prompt_tokens=st.integers(1, 50),
-        max_tokens=st.integers(1, 30),
-        tenant=st.sampled_from("abc"),
+        num_common_tokens=st.sampled_from([0, 9, 16, 50]),
+        params=PARAMS,
+        tenant=st.sampled_from(TENANTS),
+        weight=st.sampled_from([1.0, 1.0, 3.0]),
         offline=st.booleans(),
-        patience=st.sampled_from([5.0, 60.0, 1e9]),
+        num_shared_tokens=st.sampled_from([0, 0, 12, 50]),
+        has_namespace=st.booleans(),
+        queued_seconds=st.sampled_from([0.0, 0.0, 0.3]),
+        patience=st.sampled_from([0.05, 0.2, 1.0, 60.0, 1e9]),
+        copies=st.sampled_from([1, 1, 1, 3]),
     )
     def submit(
-        self, num_prompt_tokens: int, max_tokens: int, tenant: str, offline: bool, patience: float
+        self,
+        num_prompt_tokens,
+        num_common_tokens,
+        params,
+        tenant,
+        weight,
+        offline,
+        num_shared_tokens,
+        has_namespace,
+        queued_seconds,
+        patience,
+        copies,
     ) -> None:
-        new = sequence(
-            f"s{len(self.sequences)}",
-            tenant=tenant,
-            num_prompt_tokens=num_prompt_tokens,
-            max_tokens=max_tokens,
-            arrived_at=self.now,
-            deadline=self.now + patience,
-            offline=offline,
-        )
-        self.sequences[new.id] = new
-        self.outputs[new.id] = []
-        if self.engine.submit(new, self.now) is not None:
-            self.refused.add(new.id)
+        for _ in range(copies):
+            number = len(self.world.sequences)
+            common = [1 + index % 50 for index in range(min(num_common_tokens, num_prompt_tokens))]
+            own = [60 + (number + index) % 90 for index in range(num_prompt_tokens - len(common))]
+            self.world.submit(
+                Sequence(
+                    id=f"s{number:03}",
+                    trace_id="trace",
+                    owner=None,
+                    tenant=tenant,
+                    tenant_name=tenant,
+                    sequence_class=SequenceClass.OFFLINE if offline else SequenceClass.INTERACTIVE,
+                    token_ids=common + own,
+                    num_prompt_tokens=num_prompt_tokens,
+                    params=params,
+                    arrived_at=self.world.now - queued_seconds,
+                    deadline=self.world.now + patience,
+                    weight=weight,
+                    cache_namespace=tenant.encode() if has_namespace else b"",
+                    shared_namespace=b"shared" if num_shared_tokens and tenant != "c" else b"",
+                    num_shared_tokens=num_shared_tokens if tenant != "c" else 0,
+                )
+            )
 
-    @precondition(lambda self: self.engine.has_work)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        victim = data.draw(st.sampled_from(sorted(self.engine.sequences(), key=lambda each: each.id)))
-        self.note([self.engine.cancel(victim)])
+    @precondition(lambda self: self.world.live)
+    @rule(choice=st.integers(0, 99))
+    def cancel(self, choice) -> None:
+        live = sorted(self.world.live.values(), key=lambda each: each.id)
+        self.world.cancel(live[choice % len(live)])
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, 20.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-        self.note(self.engine.expire(self.now))
+    @rule(limits=LIMITS)
+    def set_limits(self, limits) -> None:
+        self.world.set_limits(small_limits(**limits))
 
-    @rule(num_steps=st.integers(1, 8))
-    def steps(self, num_steps: int) -> None:
+    @rule(weights=st.dictionaries(st.sampled_from(TENANTS), st.sampled_from([0.5, 1.0, 4.0])))
+    def order_weights(self, weights) -> None:
+        self.world.scheduler.order_weights(weights)
+
+    @rule(level=st.integers(0, 5))
+    def restrict(self, level) -> None:
+        self.world.restrict(level)
+
+    @rule(seconds=st.sampled_from([0.05, 1.0, 6.0, 20.0]))
+    def time_passes(self, seconds) -> None:
+        self.world.pass_time(seconds)
+
+    @rule()
+    def the_next_alarm_rings(self) -> None:
+        at = self.world.scheduler.next_alarm_at
+        if at is not None and at < 1e6:
+            self.world.now = max(self.world.now, at)
+            self.world.expire()
+
+    @rule(num_steps=st.integers(1, 20))
+    def steps(self, num_steps) -> None:
         for _ in range(num_steps):
-            interactive = [each for each in self.engine.sequences() if each.is_interactive]
-            decoding = {each.id for each in interactive if each.is_decoding}
-            plan = self.engine.plan_step(self.now)
-            if plan is None:
-                assert not self.engine.has_work, "something could run and nothing does"
-                return
-            self.check_budgets(plan, decoding)
-            self.cache.run(plan, {id: each.token_ids for id, each in self.sequences.items()})
-            self.note(self.engine.apply(plan, compute(plan), self.now))
+            self.world.step()
 
-    def check_budgets(self, plan, decoding: set[str]) -> None:
-        limits = self.engine.limits
-        assert plan.num_tokens <= limits.max_num_batched_tokens
-        assert len(plan.rows) <= limits.max_num_seqs
-        assert all(len(row.token_ids) <= limits.prefill_chunk_size for row in plan.rows)
-        running = {each.id for each in self.engine.running()}
-        planned = {row.sequence_id for row in plan.rows}
-        assert decoding & running <= planned, "a decode was left out"
-
-    def note(self, outcomes: list[Outcome]) -> None:
-        for outcome in outcomes:
-            if isinstance(outcome, Sampled):
-                self.outputs[outcome.sequence.id].extend(outcome.token_ids)
-            assert self.ends[outcome.sequence.id] == 0, "an outcome after the last one"
-            self.ends[outcome.sequence.id] += isinstance(outcome, TERMINAL)
-            if isinstance(outcome, Ended) and outcome.reason is EndReason.LENGTH:
-                whole = expected_output(outcome.sequence)
-                assert self.outputs[outcome.sequence.id] == whole, "tokens lost, repeated or changed"
+    @rule(
+        faults=st.builds(
+            Faults,
+            failing_rows=st.frozensets(st.integers(0, 4), max_size=2),
+            fails_whole=st.booleans(),
+            cancelled_in_flight=st.none() | st.integers(0, 4),
+        )
+    )
+    def a_step_goes_wrong(self, faults) -> None:
+        self.world.step(faults)
 
     @invariant()
-    def blocks_are_conserved(self) -> None:
-        self.engine.check_integrity()
-
-    @invariant()
-    def every_sequence_is_live_or_over(self) -> None:
-        live = {each.id for each in self.engine.sequences()}
-        over = {id for id, count in self.ends.items() if count} | self.refused
-        assert live | over == set(self.sequences)
-        assert not live & over
+    def books_are_right(self) -> None:
+        if hasattr(self, "world"):
+            check_books(self.world)
 
     def teardown(self) -> None:
-        for _ in range(5000):
-            plan = self.engine.plan_step(self.now)
-            if plan is None:
+        if not hasattr(self, "world"):
+            return
+        self.world.restrict(0)
+        for _ in range(3000):
+            if not self.world.live:
                 break
-            self.note(self.engine.apply(plan, compute(plan), self.now))
-        assert not self.engine.has_work
-        assert self.engine.kv_cache.num_used_blocks == 0
+            self.world.step()
+        check_emptiness(self.world)
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
