@@ -310,6 +310,7 @@ class Planner:
         self._memory.admit(sequence)
         if is_first:
             self._note_first_admission(sequence)
+        self._account(sequence, self._roster.charge_cached(sequence, self._now))
         self._add_chunk(sequence, most)
 
     def _note_first_admission(self, sequence: Sequence) -> None:
@@ -319,7 +320,6 @@ class Planner:
         sequence.num_prompt_tokens_computed = num_cached
         self._figures.num_prefix_queried_tokens += sequence.num_prompt_tokens
         self._figures.num_prefix_hit_tokens += num_cached
-        self._account(sequence, self._roster.charge_cached(sequence, num_cached, self._now))
 
     # --- rows ------------------------------------------------------------------------------------------
 
@@ -447,15 +447,18 @@ class Planner:
 
     def _make_room_for_newcomer(self, sequence: Sequence) -> bool:
         """Offline work gives way to interactive; who is alone may have what parked ones hold."""
-        cache, num_kept = self._memory.cache, 0
-        if not self._roster.running:
+        cache, is_alone = self._memory.cache, not self._roster.running
+        if is_alone:
             holders = list(self._roster.parked.values())
         elif sequence.is_interactive:
             holders = [each for each in self._roster.started() if not each.is_interactive]
-            num_kept = cache.num_blocks - admission.usable_blocks(cache, self._limits)
         else:
             holders = []
+        part = admission.usable_blocks if sequence.is_interactive else admission.offline_blocks
+        num_kept = cache.num_blocks - part(cache, self._limits) if holders else 0
         self._reclaim(sequence, lambda each: cache.num_blocks_to_admit(each) + num_kept, holders)
+        if is_alone:
+            num_kept = 0  # what ran before comes to its end, although limits may have shrunk below it
         return cache.num_blocks_to_admit(sequence) + num_kept <= cache.num_free_blocks
 
     def _reclaim(

@@ -101,9 +101,10 @@ class Roster:
         sequence.num_charged_tokens = end
         return self._charge(sequence, cost, now)
 
-    def charge_cached(self, sequence: Sequence, num_tokens: int, now: float) -> float:
-        """Charges prompt tokens that were found in the cache."""
-        sequence.num_charged_tokens = num_tokens
+    def charge_cached(self, sequence: Sequence, now: float) -> float:
+        """Charges what an admission found in the cache and was not charged before."""
+        num_tokens = max(0, sequence.num_computed_tokens - sequence.num_charged_tokens)
+        sequence.num_charged_tokens += num_tokens
         return self._charge(sequence, num_tokens * CACHED_TOKEN_COST, now)
 
     def _charge(self, sequence: Sequence, cost: float, now: float) -> float:

@@ -1,4 +1,4 @@
-"""Whatever is submitted, cancelled, timed out, limited, broken or short of memory: the scheduler's rules hold."""
+"""Whatever is submitted, cancelled, limited, broken, late or short of memory: the scheduler's rules hold."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -43,3 +43,19 @@ def test_offline_answers_grow_no_further_than_the_part_of_the_cache_that_is_thei
         most = max(most, engine.kv_cache.num_used_blocks)
     assert most <= 10
     assert all(each.num_output_tokens == 30 for each in together)
+
+
+def test_offline_work_that_is_alone_takes_from_what_is_parked_before_it_goes_beyond_its_part() -> None:
+    engine = scheduler(num_blocks=20, offline_kv_utilization_limit=0.5, max_num_seqs=2)
+    for index in range(2):
+        submit(engine, sequence(f"s{index}", num_prompt_tokens=16, max_tokens=4, offline=True))
+    while not all(each.block_table for each in engine.sequences()):
+        step(engine)
+    persons = [sequence(f"p{index}", num_prompt_tokens=8, max_tokens=1, arrived_at=1.0) for index in range(2)]
+    for each in persons:
+        submit(engine, each)
+    step(engine)
+    submit(engine, sequence("late", tenant="a", num_prompt_tokens=32, max_tokens=4, offline=True))
+    while engine.has_work:
+        step(engine)
+        assert engine.kv_cache.num_used_blocks <= 10

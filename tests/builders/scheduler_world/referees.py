@@ -234,7 +234,6 @@ class Conservation(Watcher):
             and peak <= usable_blocks(cache, limits)
             and not (is_long and num_long >= limits.max_num_long_context_seqs)
             and not self._gets_it_from_the_cache_soon(world, sequence)
-            and len(world.ends) < 32  # later the cap by size may say no
         )
 
     def _gets_it_from_the_cache_soon(self, world: World, sequence: Sequence) -> bool:
