@@ -84,6 +84,18 @@ def test_one_that_ran_already_comes_to_its_end_although_limits_shrink_below_it()
         assert each.token_ids[4:] == expected_output(each)
 
 
+def test_offline_work_that_ran_already_comes_to_its_end_although_limits_shrink_below_it() -> None:
+    engine = scheduler(max_num_seqs=1, offline_kv_utilization_limit=0.9)
+    offline = sequence("offline", num_prompt_tokens=40, max_tokens=10, offline=True)
+    submit(engine, offline)
+    step(engine)
+    submit(engine, sequence("person", max_tokens=4, arrived_at=1.0))
+    step(engine)
+    engine.set_limits(replace(engine.limits, kv_cache_utilization_limit=0.1))
+    run_until_idle(engine)
+    assert offline.token_ids[40:] == expected_output(offline)
+
+
 # --- what could run ------------------------------------------------------------------------------------
 
 
@@ -170,14 +182,18 @@ def test_a_tenant_far_over_its_share_runs_at_once_when_nobody_else_wants_the_eng
 
 def test_a_tenant_over_its_share_uses_what_the_one_whose_turn_it_is_cannot() -> None:
     """local-inference-lab/vllm#733: fairness must not leave the engine idle."""
-    engine = scheduler(num_blocks=20, kv_cache_utilization_limit=1.0, long_context_threshold=20)
+    engine = scheduler(num_blocks=20, kv_cache_utilization_limit=1.0)
     submit(engine, sequence("runs", tenant="modest", num_prompt_tokens=20, max_tokens=20))
-    for index in range(6):
-        submit(engine, sequence(f"warm{index}", tenant="greedy", num_prompt_tokens=4, max_tokens=1))
+    for index in range(20):
+        submit(engine, sequence(f"warm{index}", tenant="greedy", num_prompt_tokens=8, max_tokens=1))
     while engine.num_waiting(SequenceClass.INTERACTIVE):
         step(engine)
-    submit(engine, sequence("too large now", tenant="modest", num_prompt_tokens=60, arrived_at=1.0))
+    submit(engine, sequence("large", tenant="modest", num_prompt_tokens=8, max_tokens=60, arrived_at=1.0))
     submit(engine, sequence("small", tenant="greedy", num_prompt_tokens=4, arrived_at=2.0))
+    lead = engine.virtual(SequenceClass.INTERACTIVE, "greedy") - engine.virtual(
+        SequenceClass.INTERACTIVE, "modest"
+    )
+    assert lead > engine.quantum
     plan, _ = step(engine)
     assert "small" in planned(plan)
 
