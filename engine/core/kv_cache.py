@@ -88,7 +88,7 @@ class KvCache:
         lacks_earlier_ones = sequence.num_computed_tokens < num_held * self.block_size
         if lacks_earlier_ones or index >= self._num_sharable_blocks(sequence):
             return False
-        return self._prefixes.is_expected(sequence.block_hashes[index], by_another_than=sequence)
+        return self._prefixes.is_expected(sequence.block_hashes[index])
 
     # --- verbs -------------------------------------------------------------------------------------------
 
@@ -106,7 +106,6 @@ class KvCache:
             self._pool.retain(text.block)
             sequence.block_table.append(text.block)
         sequence.num_computed_tokens += len(hits) * self.block_size
-        self._last_hits.pop(sequence, None)
         self._take(sequence, self.missing_blocks(sequence))
         self._extend_hashes(sequence)
         self._prefixes.expect(sequence, self._uncomputed_hashes(sequence))

@@ -197,10 +197,9 @@ class PrefixCache:
             if self._pending.get(block_hash) is computing:
                 del self._pending[block_hash]
 
-    def is_expected(self, block_hash: bytes, *, by_another_than: object) -> bool:
-        """Whether another one computes this block."""
-        computing = self._pending.get(block_hash)
-        return computing is not None and computing is not by_another_than
+    def is_expected(self, block_hash: bytes) -> bool:
+        """Whether somebody computes this block."""
+        return block_hash in self._pending
 
     # --- for tests and idle moments --------------------------------------------------------------------
 

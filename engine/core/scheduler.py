@@ -333,13 +333,12 @@ class Scheduler:
         return None
 
     def _is_over_share(self, sequence: Sequence, now: float) -> bool:
-        """Whether the tenant, among those served of late, had more than its weight's part."""
-        recent = self._roster.service.recent(now)
-        share = self._roster.room_of(sequence).share
-        total_weight = sum(share.weight(tenant) for tenant in recent)
-        if len(recent) < 2 or sequence.tenant not in recent:
+        """Whether the tenant had more than its weight's part of recent service, and waits for yet more."""
+        room, recent = self._roster.room_of(sequence), self._roster.service.recent(now)
+        if len(recent) < 2 or sequence.tenant not in recent or not room.num_waiting(sequence.tenant):
             return False
-        fair = sum(recent.values()) * share.weight(sequence.tenant) / total_weight
+        total_weight = sum(room.share.weight(tenant) for tenant in recent)
+        fair = sum(recent.values()) * room.share.weight(sequence.tenant) / total_weight
         return recent[sequence.tenant] > OVER_SHARE * fair
 
     def _drain_seconds(self, sequence: Sequence, now: float) -> float:
