@@ -183,19 +183,21 @@ def test_a_tenant_far_over_its_share_runs_at_once_when_nobody_else_wants_the_eng
 def test_a_tenant_over_its_share_uses_what_the_one_whose_turn_it_is_cannot() -> None:
     """local-inference-lab/vllm#733: fairness must not leave the engine idle."""
     engine = scheduler(num_blocks=20, kv_cache_utilization_limit=1.0)
-    submit(engine, sequence("runs", tenant="modest", num_prompt_tokens=20, max_tokens=20))
-    for index in range(20):
-        submit(engine, sequence(f"warm{index}", tenant="greedy", num_prompt_tokens=8, max_tokens=1))
-    while engine.num_waiting(SequenceClass.INTERACTIVE):
+    submit(engine, sequence("runs", tenant="modest", num_prompt_tokens=20, max_tokens=40))
+    while engine.num_running(SequenceClass.INTERACTIVE) == 0 or engine.num_waiting(SequenceClass.INTERACTIVE):
         step(engine)
-    submit(engine, sequence("large", tenant="modest", num_prompt_tokens=8, max_tokens=60, arrived_at=1.0))
+    large = sequence("large", tenant="modest", num_prompt_tokens=8, max_tokens=60, arrived_at=1.0)
+    submit(engine, large)
+    for index in range(8):
+        submit(engine, sequence(f"s{index}", tenant="greedy", num_prompt_tokens=8, max_tokens=1))
+    for _ in range(8):
+        step(engine)
+    greedy, modest = (engine.virtual(SequenceClass.INTERACTIVE, each) for each in ("greedy", "modest"))
+    assert greedy > modest + engine.quantum
     submit(engine, sequence("small", tenant="greedy", num_prompt_tokens=4, arrived_at=2.0))
-    lead = engine.virtual(SequenceClass.INTERACTIVE, "greedy") - engine.virtual(
-        SequenceClass.INTERACTIVE, "modest"
-    )
-    assert lead > engine.quantum
     plan, _ = step(engine)
     assert "small" in planned(plan)
+    assert large.scheduled_at is None
 
 
 def test_tokens_are_neither_lost_nor_repeated_by_preemption() -> None:
