@@ -81,14 +81,16 @@ class KvCache:
         num_held = sum(self._pool.is_held(text.block) for text in self._hits(sequence))
         return self.missing_blocks(sequence) - num_held
 
-    def is_pending(self, sequence: Sequence) -> bool:
-        """Whether another sequence is computing the next block of `sequence`, which will then be a hit."""
+    def awaited(self, sequence: Sequence) -> Sequence | None:
+        """Who is computing the next block of `sequence`, which will then be a hit."""
         num_held = len(sequence.block_table)
         index = num_held + len(self._hits(sequence))
         lacks_earlier_ones = sequence.num_computed_tokens < num_held * self.block_size
         if lacks_earlier_ones or index >= self._num_sharable_blocks(sequence):
-            return False
-        return self._prefixes.is_expected(sequence.block_hashes[index])
+            return None
+        computing = self._prefixes.expected_from(sequence.block_hashes[index])
+        assert computing is None or isinstance(computing, Sequence)
+        return computing
 
     # --- verbs -------------------------------------------------------------------------------------------
 

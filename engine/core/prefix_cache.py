@@ -197,9 +197,9 @@ class PrefixCache:
             if self._pending.get(block_hash) is computing:
                 del self._pending[block_hash]
 
-    def is_expected(self, block_hash: bytes) -> bool:
-        """Whether somebody computes this block."""
-        return block_hash in self._pending
+    def expected_from(self, block_hash: bytes) -> object | None:
+        """Who computes this block, if anybody does."""
+        return self._pending.get(block_hash)
 
     # --- for tests and idle moments --------------------------------------------------------------------
 

@@ -141,7 +141,7 @@ def test_admission_takes_nothing_if_it_does_not_fit() -> None:
     assert not kv_cache.admit(second)
     assert (second.block_table, second.num_computed_tokens) == ([], 0)
     assert (kv_cache.num_used_blocks, kv_cache.num_cached_blocks) == (0, 2)
-    assert not kv_cache.is_pending(asking("third", 17))
+    assert not kv_cache.awaited(asking("third", 17))
 
 
 def test_admission_never_evicts_the_blocks_that_it_finds() -> None:
@@ -168,6 +168,15 @@ def test_a_disconnect_during_a_long_prefill_keeps_what_was_computed() -> None:
     compute(kv_cache, aborted, 30)
     kv_cache.release(aborted)
     assert kv_cache.num_cached_tokens(asking("again", 40)) == 28
+
+
+def test_what_was_computed_but_not_committed_is_kept_at_the_end() -> None:
+    kv_cache = cache()
+    ended = asking("ended", 13)
+    assert kv_cache.admit(ended)
+    ended.num_computed_tokens = 13
+    kv_cache.release(ended)
+    assert kv_cache.num_cached_tokens(asking("again", 13)) == 12
 
 
 def test_text_computed_twice_at_once_is_cached_once() -> None:
@@ -264,10 +273,10 @@ def test_the_second_of_two_equal_prompts_finds_the_first_one_computing() -> None
     kv_cache = cache()
     first, second = asking("first", 13), asking("second", 13)
     assert kv_cache.admit(first)
-    assert kv_cache.is_pending(second)
-    assert not kv_cache.is_pending(first)
+    assert kv_cache.awaited(second)
+    assert not kv_cache.awaited(first)
     compute(kv_cache, first)
-    assert not kv_cache.is_pending(second)
+    assert not kv_cache.awaited(second)
     assert kv_cache.num_cached_tokens(second) == 12
 
 
@@ -276,7 +285,7 @@ def test_waiting_goes_on_while_the_next_block_is_being_computed() -> None:
     first, second = asking("first", 13), asking("second", 13)
     assert kv_cache.admit(first)
     compute(kv_cache, first, 4)
-    assert kv_cache.is_pending(second)
+    assert kv_cache.awaited(second)
     assert kv_cache.num_cached_tokens(second) == 4
 
 
@@ -285,7 +294,7 @@ def test_nobody_waits_for_a_sequence_that_was_aborted() -> None:
     first, second = asking("first", 13), asking("second", 13)
     assert kv_cache.admit(first)
     kv_cache.release(first)
-    assert not kv_cache.is_pending(second)
+    assert not kv_cache.awaited(second)
 
 
 def test_nobody_waits_for_a_sequence_that_pauses() -> None:
@@ -293,7 +302,7 @@ def test_nobody_waits_for_a_sequence_that_pauses() -> None:
     first, second = asking("first", 13), asking("second", 13)
     assert kv_cache.admit(first)
     kv_cache.release_tail(first, 1)
-    assert not kv_cache.is_pending(second)
+    assert not kv_cache.awaited(second)
 
 
 def test_nobody_waits_for_a_block_that_would_be_no_hit() -> None:
@@ -301,13 +310,23 @@ def test_nobody_waits_for_a_block_that_would_be_no_hit() -> None:
     first, second = asking("first", 8), asking("second", 8)
     assert kv_cache.admit(first)
     compute(kv_cache, first, 4)
-    assert not kv_cache.is_pending(second)  # the second block holds the token it has to compute itself
+    assert not kv_cache.awaited(second)  # the second block holds the token it has to compute itself
+
+
+def test_nobody_waits_for_a_block_behind_one_that_it_has_to_compute_itself() -> None:
+    kv_cache = cache()
+    paused, other = asking("paused", 16), asking("other", 16)
+    assert kv_cache.admit(paused)
+    compute(kv_cache, paused, 6)
+    kv_cache.release_tail(paused, 2)
+    assert kv_cache.admit(other)
+    assert not kv_cache.awaited(paused)
 
 
 def test_nobody_waits_for_another_tenant() -> None:
     kv_cache = cache()
     assert kv_cache.admit(asking("first", 13))
-    assert not kv_cache.is_pending(asking("second", 13, b"another"))
+    assert not kv_cache.awaited(asking("second", 13, b"another"))
 
 
 # --- leaks ------------------------------------------------------------------------------------------------
@@ -332,7 +351,7 @@ def test_an_abort_in_any_state_leaves_nothing_behind(state: str) -> None:
     kv_cache.release(aborted)
     kv_cache.check_integrity([])
     assert kv_cache.num_free_blocks == kv_cache.num_blocks
-    assert not kv_cache.is_pending(asking("same", 13))
+    assert not kv_cache.awaited(asking("same", 13))
 
 
 def test_all_members_of_an_aborted_group_give_their_blocks_back() -> None:

@@ -1,5 +1,7 @@
 """Whose text a block holds is beyond doubt, no tenant learns of another's, and none drives out the others."""
 
+from hashlib import blake2b
+
 import pytest
 
 from engine.core.kv_cache import KvCache
@@ -90,6 +92,11 @@ def test_parts_that_read_the_same_when_joined_hash_differently(
     }
     ours = (namespace, parent_hash, tokens)
     assert keyed_hash(*ours) not in {keyed_hash(*other) for other in others - {ours}}
+
+
+def test_a_block_hash_is_no_other_use_of_the_same_key() -> None:
+    untagged = blake2b(bytes(4) + b"text", key=b"tenant", digest_size=32)
+    assert keyed_hash(b"tenant", b"", b"text") != untagged.digest()
 
 
 def test_a_namespace_may_be_longer_than_a_key() -> None:
@@ -207,11 +214,35 @@ def test_a_stream_of_unique_text_drives_out_none_of_those_within_their_quota() -
 
 def test_many_small_tenants_do_not_void_the_protection_of_a_larger_one() -> None:
     kv_cache = cache(num_blocks=256)
+    run(kv_cache, asking(text(0, 161), b"larger"))  # 40 blocks, beyond an equal part of 256 / 42
     for index in range(40):
         run(kv_cache, asking(text(0, 5), b"small %d" % index))
-    run(kv_cache, asking(text(0, 161), b"larger"))  # 40 blocks, beyond an equal part of 256 / 42
-    flood(kv_cache, num_turnovers=2)
+    flood(kv_cache, num_turnovers=1)
     assert kv_cache.num_cached_tokens(asking(text(0, 161), b"larger")) == 160
+
+
+def test_two_large_tenants_of_about_the_same_size_compete_as_lru_has_it() -> None:
+    kv_cache = cache(num_blocks=64)
+    run(kv_cache, asking(text(0, 113), b"older"))
+    run(kv_cache, asking(text(0, 117), b"newer"))
+    for index in range(10):
+        run(kv_cache, asking(text(0, 5), b"small %d" % index))
+    assert kv_cache.num_evicted_blocks > 0
+    assert kv_cache.num_cached_blocks_of(b"older") == 28 - kv_cache.num_evicted_blocks
+
+
+def test_whose_blocks_are_all_in_use_is_passed_over() -> None:
+    kv_cache = cache(num_blocks=64)
+    for index in range(4):
+        run(kv_cache, asking(text(0, 5), b"small %d" % index))
+    run(kv_cache, asking(text(0, 101), b"large"))
+    running = asking(text(0, 112), b"running")
+    assert kv_cache.admit(running)
+    running.num_computed_tokens = 112
+    kv_cache.commit(running)
+    run(kv_cache, asking(text(100, 41), b"new"))
+    assert kv_cache.num_evicted_blocks > 0
+    assert kv_cache.num_cached_blocks_of(b"large") == 25 - kv_cache.num_evicted_blocks
 
 
 def test_an_idle_share_melts_away_tails_first() -> None:
