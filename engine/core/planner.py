@@ -243,7 +243,7 @@ class Planner:
                 return
             self.waits.of[chosen.id] = obstacle
             turns.set_aside(chosen)
-            if obstacle is WaitReason.KV_BLOCKS and not self._memory.cache.is_pending(chosen):
+            if obstacle is WaitReason.KV_BLOCKS and not self._is_awaiting(chosen):
                 skipped.append(chosen)
                 if chosen.num_skips >= MAX_SKIPS:
                     break
@@ -265,8 +265,8 @@ class Planner:
             return WaitReason.MAX_NUM_SEQS
         if sequence.id in self._parked_now:
             return WaitReason.KV_BLOCKS  # it has only just given way
-        if self._memory.cache.is_pending(sequence):
-            return WaitReason.KV_BLOCKS  # they are being computed: a moment later they come from the cache
+        if self._is_awaiting(sequence):
+            return WaitReason.KV_BLOCKS
         if sequence.scheduled_at is None and not self._may_be_long(sequence):
             return WaitReason.LONG_LANE
         if not self._roster.running:
@@ -280,6 +280,16 @@ class Planner:
             reclaimable_blocks=self._num_offline_blocks() if sequence.is_interactive else 0,
         )
         return None if fits else WaitReason.KV_BLOCKS
+
+    def _is_awaiting(self, sequence: Sequence) -> bool:
+        """Whether its next block is being computed, so that a moment later it comes from the cache.
+
+        By one that runs, and not by offline work, which may pause for long, if a person waits.
+        """
+        computing = self._memory.cache.awaited(sequence)
+        if computing is None or computing.id not in self._roster.running:
+            return False
+        return computing.is_interactive or not sequence.is_interactive
 
     def _has_seat(self, sequence: Sequence) -> bool:
         running = self._roster.num_running

@@ -237,15 +237,12 @@ class Conservation(Watcher):
         )
 
     def _gets_it_from_the_cache_soon(self, world: World, sequence: Sequence) -> bool:
-        is_computed = any(
-            each.is_interactive and each.num_computed_tokens < each.num_prompt_tokens
-            for each in world.running
-        )
-        return is_computed and world.scheduler.kv_cache.is_pending(sequence)
+        computing = world.scheduler.kv_cache.awaited(sequence)
+        return computing is not None and computing.is_interactive and computing in world.running
 
 
 class Ceiling(Watcher):
-    """Offline work takes no more of the cache than its part."""
+    """Offline work takes no more of the cache than its part; what people hold anyway costs it nothing."""
 
     def before(self, world: World) -> None:
         self._held = self._num_blocks(world)
@@ -258,8 +255,10 @@ class Ceiling(Watcher):
         assert held <= max(most, self._held), f"offline work holds {held} of {most} blocks"
 
     def _num_blocks(self, world: World) -> int:
-        offline = [each for each in world.live.values() if not each.is_interactive]
-        return len({block for each in offline for block in each.block_table})
+        held: dict[bool, set[int]] = {True: set(), False: set()}
+        for each in world.live.values():
+            held[each.is_interactive].update(each.block_table)
+        return len(held[False] - held[True])
 
 
 class Waits(Watcher):
