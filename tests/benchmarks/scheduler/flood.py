@@ -30,7 +30,7 @@ from tests.benchmarks.scheduler.report import (
 )
 from tests.benchmarks.scheduler.traces import TracedRequest, azure_conversations
 from tests.benchmarks.scheduler.workloads import Scale, Sender, backlog, shared_trace
-from tests.builders.simulator.requests import Request, first_token_times, quantile, token_gaps
+from tests.builders.simulator.requests import Request, quantile, token_gaps, waits_for_first_token
 from tests.builders.simulator.service import Gap, ServiceMeter
 
 ENGINE: Final = GPU_ENGINE.with_limits(waiting_timeout_ms=NO_TIMEOUT_MS)
@@ -155,9 +155,9 @@ def _felt(job: Job, requests: Sequence[Request]) -> Felt:
     served_of_flooder = [each for each in record.of("flooder") if (each.ended_at or 0.0) >= WARM_SECONDS]
     return Felt(
         job=job,
-        victims_ttft=first_token_times(victims),
+        victims_ttft=waits_for_first_token(victims, record.ended_at),
         victims_itl=token_gaps(victims),
-        long_ttft=first_token_times(each for each in warm if each.tenant == "long"),
+        long_ttft=waits_for_first_token((each for each in warm if each.tenant == "long"), record.ended_at),
         flooder_per_second=len(served_of_flooder) / (SECONDS - WARM_SECONDS),
         tokens_per_second=record.tokens_per_second(WARM_SECONDS, SECONDS),
         gaps=meter.gaps(),
@@ -221,7 +221,7 @@ def _weighted(trace: Sequence[TracedRequest], capacity: float) -> Figure:
         for request in _everyday(trace, num_each)
         for tenant, weight in WEIGHTS.items()
     ]
-    meter = ENGINE.run(requests, until=SECONDS).meter
+    meter = ENGINE.run(requests, until=SECONDS, weights=WEIGHTS).meter
     return at_most(
         f"weights 1:2:4, worst ratio off in any {WINDOW_SECONDS:.0f} s window",
         100 * max(_unevenness(meter)), 5, "%",

@@ -75,7 +75,7 @@ class _Churn:
             limits=Limits(max_num_seqs=NUM_RUNNING, waiting_timeout_ms=NO_TIMEOUT_MS),
             kv_cache=KvCache(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE),
             vocab_size=VOCAB_SIZE,
-            itl_guard_seconds=SloTargets().itl_p95_ms / 1000,
+            itl_guard_seconds=SloTargets().itl_guard_seconds,
             max_num_waiting=MANY,
             max_num_waiting_per_tenant=MANY,
         )

@@ -30,7 +30,7 @@ from tests.benchmarks.scheduler.report import (
 )
 from tests.benchmarks.scheduler.traces import TracedRequest, azure_conversations
 from tests.benchmarks.scheduler.workloads import Scale, Sender, backlog, shared_trace
-from tests.builders.simulator.requests import Request, first_token_times, quantile, token_gaps
+from tests.builders.simulator.requests import Request, quantile, token_gaps, waits_for_first_token
 from tests.builders.simulator.simulation import Record
 
 PEOPLE: Final = tuple(f"people-{number}" for number in range(4))
@@ -239,7 +239,7 @@ def _lengths(trace: Sequence[TracedRequest], scale: Scale, count: int) -> list[R
 def _felt(record: Record, seconds: float) -> Felt:
     people = [each for each in record.interactive() if each.arrived_at >= WARM_SECONDS]
     return Felt(
-        ttft=first_token_times(people),
+        ttft=waits_for_first_token(people, record.ended_at),
         itl=token_gaps(people),
         queue_wait=[each.queue_wait for each in people if each.queue_wait is not None],
         tokens_per_second=record.tokens_per_second(WARM_SECONDS, seconds),

@@ -80,7 +80,7 @@ def real_engine() -> RealEngine:
         parts=parts,
         limits=parts.limits,
         block_size=settings.engine.kv_block_size,
-        itl_guard_seconds=settings.slo.itl_p95_ms / 1000,
+        itl_guard_seconds=settings.slo.targets().itl_guard_seconds,
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+LONGEST_VALUE = 40  # characters; what is longer is a sentence
 _COLUMN_GAP = "  "
 _SPARKS = " ▁▂▃▄▅▆▇█"
 
@@ -49,12 +50,17 @@ def print_figures(figures: Sequence[Figure]) -> None:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as they need; the first to the left, others to the right."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    print(_line(head, widths))
+    """Columns as wide as they need; the first and sentences to the left, others to the right."""
+    columns = list(zip(head, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    aligned = [
+        [cell.ljust(width) if place == 0 or width > LONGEST_VALUE else cell.rjust(width) for cell in column]
+        for place, (column, width) in enumerate(zip(columns, widths, strict=True))
+    ]
+    lines = [_COLUMN_GAP.join(cells).rstrip() for cells in zip(*aligned, strict=True)]
+    print(lines[0])
     print(_COLUMN_GAP.join("-" * width for width in widths))
-    for row in rows:
-        print(_line(row, widths))
+    print("\n".join(lines[1:]))
     print()
 
 
@@ -82,12 +88,6 @@ def median_of(runs: int, measure: Callable[[], float]) -> float:
     """The median of several measurements."""
     values = sorted(measure() for _ in range(runs))
     return values[len(values) // 2]
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = zip(cells, widths, strict=True)
-    aligned = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
-    return _COLUMN_GAP.join(aligned).rstrip()
 
 
 def _number(value: float, unit: str, digits: int) -> str:

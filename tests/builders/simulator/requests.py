@@ -93,9 +93,14 @@ class Served:
         return None if self.ended_at is None else self.ended_at - self.arrived_at
 
 
-def first_token_times(requests: Iterable[Served]) -> list[float]:
-    """Every time to first token (seconds)."""
-    return [served.first_token_after for served in requests if served.first_token_after is not None]
+def waits_for_first_token(requests: Iterable[Served], until: float) -> list[float]:
+    """Every time to first token (seconds); who had none by `until`, or gave up, waited at least as long."""
+    return [
+        served.first_token_after
+        if served.first_token_after is not None
+        else (until if served.ended_at is None else served.ended_at) - served.arrived_at
+        for served in requests
+    ]
 
 
 def token_gaps(requests: Iterable[Served]) -> list[float]:
