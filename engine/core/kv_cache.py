@@ -166,10 +166,11 @@ class KvCache:
         for block in written:
             assert not self._prefixes.is_known(block), f"block {block} is known before it is full"
             assert num_owners[block] == 1, f"block {block} is written and has several owners"
-        for block_hash, computing in self._prefixes.pending():
-            waited_for = [each for each in holders if each is computing]
-            assert waited_for, "a sequence that has no blocks is waited for"
-            assert block_hash in self._uncomputed_hashes(waited_for[0]), "a computed block is waited for"
+        expected = {
+            (block_hash, id(each)) for each in holders for block_hash in self._uncomputed_hashes(each)
+        }
+        pending = {(block_hash, id(computing)) for block_hash, computing in self._prefixes.pending()}
+        assert pending <= expected, "a block is waited for that nobody computes"
 
     # --- blocks ------------------------------------------------------------------------------------------
 
