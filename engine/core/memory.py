@@ -34,14 +34,14 @@ class Memory:
     def fits(
         self,
         sequence: Sequence,
-        competitors: Callable[[SequenceClass], list[Sequence]],
+        competitors: Callable[[Sequence], list[Sequence]],
         *,
         usable_blocks: int,
         reclaimable_blocks: int,
     ) -> bool:
         """Whether its whole known text has room now, and its answer probably has when memory is fullest.
 
-        `competitors` of a class are those that one of it does not make give way. The peak is Past-Future's
+        `competitors` of a sequence are the others that it does not make give way. The peak is Past-Future's
         (Gong et al., 2025): each of them grows by what answers of its tenant usually have left.
         """
         needed = self.cache.num_blocks_to_admit(sequence)
@@ -52,22 +52,26 @@ class Memory:
         if self._all_fit_to_their_ends(sequence, usable_blocks):
             return True
         most = self._cap.most_sequences(usable_blocks * self.cache.block_size)
-        if most is not None and len(competitors(sequence.sequence_class)) >= most:
+        if most is not None and len(competitors(sequence)) >= most:
             return False
-        forecast = self._forecast(sequence.sequence_class, competitors)
+        forecast = self._forecast(sequence, competitors)
         own_tokens = sequence.num_tokens - self._borrowed_tokens(sequence, needed)
         peak = forecast.peak_blocks_with(own_tokens, self.expected_remaining(sequence))
         return peak <= usable_blocks
 
     def _forecast(
-        self, sequence_class: SequenceClass, competitors: Callable[[SequenceClass], list[Sequence]]
+        self, sequence: Sequence, competitors: Callable[[Sequence], list[Sequence]]
     ) -> PeakForecast:
-        if sequence_class not in self._forecasts:
-            held = [
-                (_own_tokens(each), self.expected_remaining(each)) for each in competitors(sequence_class)
-            ]
-            self._forecasts[sequence_class] = PeakForecast(self.cache.block_size, held)
-        return self._forecasts[sequence_class]
+        """Made once a step for all newcomers of a class; who ran before has itself not to reckon with."""
+        if sequence.scheduled_at is not None:
+            return self._forecast_of(competitors(sequence))
+        if sequence.sequence_class not in self._forecasts:
+            self._forecasts[sequence.sequence_class] = self._forecast_of(competitors(sequence))
+        return self._forecasts[sequence.sequence_class]
+
+    def _forecast_of(self, sequences: list[Sequence]) -> PeakForecast:
+        held = [(_own_tokens(each), self.expected_remaining(each)) for each in sequences]
+        return PeakForecast(self.cache.block_size, held)
 
     def _all_fit_to_their_ends(self, sequence: Sequence, usable_blocks: int) -> bool:
         """Whether all have room for their longest answers at once: then nothing is to be foretold."""
@@ -88,7 +92,9 @@ class Memory:
         assert self.cache.admit(sequence), f"{sequence.id} was found to fit"
         self._promise(sequence, self._whole_blocks(sequence))
         forecast = self._forecasts.get(sequence.sequence_class)
-        if forecast is not None:
+        if sequence.scheduled_at is not None:
+            self._forecasts.clear()  # others reckoned with it already, as it was
+        elif forecast is not None:
             forecast.add(_own_tokens(sequence), self.expected_remaining(sequence))
 
     def reclaim(

@@ -113,8 +113,18 @@ class Planner:
             decoding = self._look_at_running().decoding
         self._draft.add_decodes(decoding)
         self._earn(self._roster.charge_decodes(decoding, self._now))
-        if decoding and self._itl_guard_seconds is not None:
-            self._draft.keep_within(self._itl_guard_seconds, at_least=self._least_chunk)
+        longest = self._longest_step_seconds()
+        if decoding and longest is not None:
+            self._draft.keep_within(longest, at_least=self._least_chunk)
+
+    def _longest_step_seconds(self) -> float | None:
+        """How long interactive prompts may make this step: the guard, and beside offline work the usual tail.
+
+        Offline work makes common steps longer, so that more tokens meet a long one; these get no longer, then.
+        """
+        beside = self._slack.longest_step_seconds() if self._roster.num_running[OFFLINE] else None
+        bounds = (self._itl_guard_seconds, beside)
+        return min((bound for bound in bounds if bound is not None), default=None)
 
     def _prefill_interactive(self) -> None:
         """Short prompts beside one long one, which has a part of the budget; then whoever is left."""
@@ -301,7 +311,7 @@ class Planner:
         threshold = self._limits.long_context_threshold
         if sequence.num_prompt_tokens <= threshold:
             return True
-        competitors = self._competitors(sequence.sequence_class)
+        competitors = self._competitors(sequence)
         num_long = sum(each.num_prompt_tokens > threshold for each in competitors)
         return num_long < self._limits.max_num_long_context_seqs
 
@@ -309,9 +319,10 @@ class Planner:
         needed = self._num_offline_blocks() + self._memory.cache.num_blocks_to_admit(sequence)
         return needed <= admission.offline_blocks(self._memory.cache, self._limits)
 
-    def _competitors(self, sequence_class: SequenceClass) -> list[Sequence]:
-        """Whose blocks and growth a newcomer has to reckon with: offline work gives way to interactive."""
-        return [each for each in self._roster.started() if sequence_class is OFFLINE or each.is_interactive]
+    def _competitors(self, sequence: Sequence) -> list[Sequence]:
+        """Whose blocks and growth it has to reckon with: offline work gives way to interactive."""
+        others = (each for each in self._roster.started() if each is not sequence)
+        return [each for each in others if each.is_interactive or not sequence.is_interactive]
 
     def _start(self, sequence: Sequence, *, most: int) -> None:
         self._vacate_seats(for_more=1)

@@ -8,8 +8,9 @@ budget).
 from bisect import bisect_left, insort
 from collections import deque
 
-TAIL = 0.9
-NUM_STEPS = 256
+STRETCH = 1.5
+TAIL, TAIL_GROWTH = 0.98, 1.1
+NUM_STEPS, LEAST_STEPS = 1024, 256
 CALM_SECONDS = 5.0  # without interactive work for so long, nobody is there to be slowed
 
 
@@ -33,7 +34,13 @@ class Slack:
         """How long a step may be with offline work in it; None when no interactive work has come lately."""
         if self._last_interactive_at is None or now - self._last_interactive_at > CALM_SECONDS:
             return None
-        return self._sorted[int(TAIL * (len(self._sorted) - 1))]
+        return STRETCH * self._sorted[len(self._sorted) // 2]
+
+    def longest_step_seconds(self) -> float | None:
+        """How long interactive prompts may make a step beside offline work."""
+        if len(self._sorted) < LEAST_STEPS:
+            return None
+        return TAIL_GROWTH * self._sorted[int(TAIL * (len(self._sorted) - 1))]
 
 
 class OfflineFloor:
