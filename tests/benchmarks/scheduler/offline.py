@@ -43,7 +43,7 @@ WARM_SECONDS: Final = 20.0
 SEEDS: Final = (1, 2, 3)
 GPU_SECONDS: Final = 200.0
 CPU_SECONDS: Final = 400.0
-REAL_SECONDS: Final = 80.0
+REAL_SECONDS: Final = 60.0
 NUM_BISECTIONS: Final = 7
 SLO: Final = SloTargets()
 

@@ -70,6 +70,8 @@ def _sent_by(
     """
     start, end = sender.start, min(seconds, sender.end)
     count = round(sender.requests_per_second * (end - start))
+    if count == 0:
+        return []
     first = random.Random(f"{seed} {sender.tenant}").randrange(len(trace))
     rows = [trace[(first + index) % len(trace)] for index in range(count + 1)]
     moments = [0.0]
