@@ -1,7 +1,7 @@
 """Who gets room in the cache: limits at admission, and what offline work may stand in the way of."""
 
 from engine.core.guardrails import Restrictions
-from tests.builders.sequences import scheduler, sequence, step, submit
+from tests.builders.sequences import run_until_idle, scheduler, sequence, step, submit
 
 
 def running(engine) -> set[str]:
@@ -59,3 +59,23 @@ def test_offline_work_that_is_alone_takes_from_what_is_parked_before_it_goes_bey
     while engine.has_work:
         step(engine)
         assert engine.kv_cache.num_used_blocks <= 10
+
+
+def test_who_gave_way_comes_back_when_there_is_room_for_it_once() -> None:
+    """Forecasts counted it twice, as what it was and as what it would be: it waited for an empty cache."""
+    budgets = {"max_num_batched_tokens": 64, "max_num_prefill_tokens": 64, "prefill_chunk_size": 32}
+    engine = scheduler(num_blocks=20, kv_cache_utilization_limit=1.0, **budgets)
+    for index, num_tokens in enumerate([8] * 17 + [12] * 4):
+        submit(engine, sequence(f"warm{index}", max_tokens=num_tokens))
+    run_until_idle(engine)
+    goes_on = sequence("goes on", num_prompt_tokens=4, max_tokens=60)
+    leaves = sequence("leaves", num_prompt_tokens=24, max_tokens=40, arrived_at=1.0)
+    gives_way = sequence("gives way", num_prompt_tokens=24, max_tokens=40, arrived_at=2.0)
+    for each in (goes_on, leaves, gives_way):
+        submit(engine, each)
+    for _ in range(10):
+        step(engine)
+    assert running(engine) == {"goes on", "leaves"}
+    engine.cancel(leaves)
+    step(engine)
+    assert running(engine) == {"goes on", "gives way"}
