@@ -73,6 +73,7 @@ def test_a_long_prompt_that_others_went_before_is_taken_up_again() -> None:
     """vllm#44794: a suspended prefill never resumed."""
     engine = scheduler(num_blocks=512, max_num_seqs=8)
     suspended = sequence("suspended", tenant="greedy", num_prompt_tokens=60, max_tokens=1)
+    suspended.weight = 0.01  # what it has had counts for far more than what all others will get
     submit(engine, suspended)
     step(engine)
     for index in range(6):  # of a tenant that has had nothing yet
@@ -95,21 +96,21 @@ def test_a_prompt_goes_on_although_every_step_is_longer_than_the_guard() -> None
         limits=scheduler().limits,
         kv_cache=scheduler(num_blocks=256).kv_cache,
         vocab_size=200,
-        itl_guard_seconds=1e-9,
+        itl_guard_seconds=0.001,
     )
-    submit(engine, sequence("stream", max_tokens=60))
-    for _ in range(40):
-        plan, _ = step(engine)
-        if plan is not None:
-            engine.observe(plan, 0.1)
-    submit(engine, sequence("stream2", max_tokens=60, arrived_at=0.5))
+    for number in range(200):
+        num_prefill_tokens, num_decode_rows = number % 12, 1 + number % 4
+        plan = StepPlan(
+            step_id=0, rows=(), num_prefill_tokens=num_prefill_tokens, num_decode_rows=num_decode_rows
+        )
+        engine.observe(plan, 0.1 + 0.01 * num_prefill_tokens + 0.001 * num_decode_rows)
+    stream = sequence("stream", max_tokens=60)
+    submit(engine, stream)
+    step(engine)
     prompt = sequence("prompt", tenant="new", num_prompt_tokens=40, arrived_at=1.0)
     submit(engine, prompt)
-    for _ in range(60):
-        plan, _ = step(engine)
-        if plan is not None:
-            engine.observe(plan, 0.1)
-    assert prompt.first_token_at is not None
+    assert steps_until_first_token(engine, prompt) <= 40
+    assert stream.num_output_tokens < 60  # somebody read along all the time
 
 
 def test_offline_prompts_that_the_guardrails_stopped_go_on_when_they_let_go() -> None:
