@@ -157,7 +157,7 @@ class EngineLoop:
         self._live: dict[str, Sequence] = {}
         self._guard = Guard(scheduler, telemetry.monitor, clock())
         self._config_revision = 0
-        self._is_held = False  # there is work, but the latest step found none that may run
+        self._is_stuck = False  # there is work, but the latest step found none that may run
         self._step = 0
         self._is_stopping = False
         self._is_draining = False
@@ -212,12 +212,12 @@ class EngineLoop:
         """One round: commands, time limits, one step of the model."""
         was_busy = self._scheduler.has_work
         self._drain_commands()
-        self._note_progress()  # before computing too: a first step that hangs must show
         now = self._clock()
         self._tell(self._scheduler.expire(now), now)
         self._log(self._guard.watch(now))
+        self._note_progress()  # before computing too: a first step that hangs must show
         plan = self._scheduler.plan_step(now)
-        self._is_held = plan is None and self._scheduler.has_work
+        self._is_stuck = plan is None and self._scheduler.has_work
         if plan is not None:
             self._tell(self._compute(plan), self._clock())
         elif was_busy and not self._scheduler.has_work:
@@ -227,10 +227,10 @@ class EngineLoop:
     def _drain_commands(self) -> None:
         """Carries out what other threads asked for; waits for it when there is nothing else to do."""
         try:
-            if self._scheduler.has_work and not self._is_held:
+            if self._scheduler.has_work and not self._is_stuck:
                 command = self._commands.get_nowait()
             else:
-                command = self._commands.get(timeout=HELD_SECONDS if self._is_held else IDLE_SECONDS)
+                command = self._commands.get(timeout=HELD_SECONDS if self._is_stuck else IDLE_SECONDS)
             while True:
                 self._carry_out(command)
                 command = self._commands.get_nowait()
@@ -342,7 +342,7 @@ class EngineLoop:
 
     def _note_progress(self) -> None:
         now, before = self._clock(), self.progress
-        has_work = self._scheduler.has_work and not self._is_held
+        has_work = self._scheduler.has_work and not self._scheduler.is_held_back
         moved = self._step != before.step or (has_work and not before.has_work) or not has_work
         self.progress = Progress(self._step, has_work, now if moved else before.since)
         if now - self._snapshot_at >= SNAPSHOT_SECONDS or not self._scheduler.has_work:

@@ -186,6 +186,13 @@ class Scheduler:
         return bool(self._roster.running) or any(len(room) for room in self._roster.rooms.values())
 
     @property
+    def is_held_back(self) -> bool:
+        """Whether all that is there is offline work which the guardrails pause: no step is owed to it."""
+        interactive = SequenceClass.INTERACTIVE
+        has_interactive = self._roster.num_running[interactive] or self._roster.rooms[interactive]
+        return self._restraint.restrictions.pauses_offline and not has_interactive
+
+    @property
     def next_alarm_at(self) -> float | None:
         """When something runs out of time, at the earliest."""
         return self._alarms.next_at
