@@ -3,6 +3,7 @@
 Decides who runs; ends nobody. Read `plan` first.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -18,14 +19,24 @@ from engine.core.restraint import Restraint
 from engine.core.roster import Roster
 from engine.core.sequence import Sequence, SequenceClass, WaitReason
 from engine.core.slack import OfflineFloor, Slack
-from engine.core.waiting import Turns
+from engine.core.waiting import Turns, WaitingRoom
 from engine.core.waits import Waits
 
 MAX_SKIPS = 16  # so often may others be admitted past a sequence that does not fit; then room is kept for it
 MAX_TRIES = 8  # sequences found not to fit before a step looks no further
 LONG_LANE_EVERY = 8  # steps after which the oldest long prompt moves on, however much its tenant has had
+SPARE_SEATS_PART = 16  # of the seats: for tenants that hold less than their part
+COMPANY_SECONDS = 1.0
 LONG_LANE_PART = 4  # a quarter of a step's prefill is the long lane's, if it wants it
 INTERACTIVE, OFFLINE = SequenceClass.INTERACTIVE, SequenceClass.OFFLINE
+
+
+@dataclass(frozen=True)
+class Company:
+    """Who was served lately; looked up anew after `until`, in seconds of the loop's clock."""
+
+    until: float
+    tenants: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,7 @@ class Planner:
         self._draft = StepDraft(restraint.limits, step_time)
         self._parked_now: set[str] = set()
         self._at_start = Running([], [])
+        self._company = Company(-math.inf, frozenset())
         self._step_id = 0
         self._now = 0.0
 
@@ -120,39 +132,54 @@ class Planner:
     def _longest_step_seconds(self) -> float | None:
         """How long interactive prompts may make this step: the guard, and beside offline work the usual tail.
 
-        Offline work makes common steps longer, so that more tokens meet a long one; these get no longer, then.
+        Offline work makes common steps longer, so that more tokens meet a long one; these get no longer,
+        then.
         """
         beside = self._slack.longest_step_seconds() if self._roster.num_running[OFFLINE] else None
         bounds = (self._itl_guard_seconds, beside)
         return min((bound for bound in bounds if bound is not None), default=None)
 
     def _prefill_interactive(self) -> None:
-        """Short prompts beside one long one, which has a part of the budget; then whoever is left."""
+        """Chunk by chunk in fair order; a part of the budget is for one long prompt, whoever's turn it is.
+
+        Within a tenant short prompts go before long ones. So the long lane is what keeps these moving, and a
+        long prompt delays others by no more than what its tenant is due.
+        """
         begun = self._in_fair_order(self._at_start.begun)
-        short = [each for each in begun if not self.is_long(each)]
         long = [each for each in begun if self.is_long(each)]
         room = self._roster.rooms[INTERACTIVE]
         self._long_lane = self._next_in_long_lane(long)
-        reserve = self._long_lane_reserve(has_newcomers=len(room.long) > 0)
-        for sequence in short:
-            self._add_chunk(sequence, self._draft.prefill_room - reserve)
-        self._admit(INTERACTIVE, room.short, reserve=reserve)
-        if self._long_lane is not None:
+        kept = self._long_lane_part(room)
+        for sequence in begun:
+            if sequence not in long:
+                self._add_chunk(sequence, self._draft.prefill_room - kept)
+        if self._long_lane is None and self._is_long_lanes_turn():
+            self._let_into_long_lane(kept)
+        others = [each for each in long if each is not self._long_lane]
+        self._admit(INTERACTIVE, room.short, room.long, begun=others, reserve=kept)
+        if self._long_lane is None:
+            self._let_into_long_lane(kept)
+        else:
             self._add_chunk(self._long_lane, self._draft.prefill_room)
-        for sequence in long:
-            if sequence is not self._long_lane:
-                self._add_chunk(sequence, self._draft.prefill_room)
-        self._admit(INTERACTIVE, room.long)
-        if reserve and self._draft.prefill_room > 0:  # long prompts did not take what was kept for them
+        if kept and self._draft.prefill_room > 0:  # long prompts did not take what was kept for them
             for sequence in self._in_fair_order(self._look_at_running().begun):
                 self._add_chunk(sequence, self._draft.prefill_room)
-            self._admit(INTERACTIVE, room.short)
+            self._admit(INTERACTIVE, room.short, room.long)
+
+    def _let_into_long_lane(self, num_tokens: int) -> None:
+        room = self._roster.rooms[INTERACTIVE].long
+        newcomers = self._admit(INTERACTIVE, room, reserve=self._draft.prefill_room - num_tokens)
+        self._long_lane = next(iter(newcomers), None)
+
+    def _is_long_lanes_turn(self) -> bool:
+        """Whether the long lane goes first in this step, before those whose turn it is."""
+        return self._step_id % LONG_LANE_EVERY == 0
 
     def _next_in_long_lane(self, long: list[Sequence]) -> Sequence | None:
         """It stays with one prompt until that is computed, unless another tenant's turn is long overdue."""
         if not long:
             return None
-        if self._step_id % LONG_LANE_EVERY == 0:
+        if self._is_long_lanes_turn():
             return min(long, key=lambda sequence: (sequence.arrived_at, sequence.id))
         first, current = long[0], self._long_lane
         if current is None or current not in long:
@@ -160,17 +187,19 @@ class Planner:
         is_far_ahead = self._roster.virtual(current) > self._roster.virtual(first) + self.quantum
         return first if is_far_ahead else current
 
-    def _long_lane_reserve(self, *, has_newcomers: bool) -> int:
-        """Prefill tokens that short prompts leave to the long lane in this step: at most half of them.
+    def _long_lane_part(self, room: WaitingRoom) -> int:
+        """Prefill tokens that others leave to the long lane in this step: at most half of them.
 
-        But in every so many steps a token at least, and be it the only one.
+        None for a tenant that is far ahead of others; but in every so many steps a token at least, and be it
+        the only one, for a prompt that was begun.
         """
-        room, is_its_turn = self._draft.prefill_room, self._step_id % LONG_LANE_EVERY == 0
-        most = max(int(is_its_turn), min(max(self._least_chunk, room // LONG_LANE_PART), room // 2))
+        left, is_its_turn = self._draft.prefill_room, self._is_long_lanes_turn()
+        most = max(int(is_its_turn), min(max(self._least_chunk, left // LONG_LANE_PART), left // 2))
         lane = self._long_lane
         if lane is None:
-            return most if has_newcomers else 0
-        if self._roster.room_of(lane).share.lead(lane.tenant) > self.quantum:
+            leads = (room.share.lead(tenant) for tenant in room.long.tenants)
+            return most if min(leads, default=math.inf) <= self.quantum else 0
+        if room.share.lead(lane.tenant) > self.quantum:
             most = min(most, self._least_chunk) if is_its_turn else 0
         return min(most, lane.num_uncomputed_tokens)
 
@@ -219,25 +248,33 @@ class Planner:
         begun = (each for each in self._running_offline() if not each.is_decoding)
         for sequence in self._in_fair_order(begun):
             self._add_chunk(sequence, self._draft.prefill_room)
-        self._admit(OFFLINE, room.short)
-        self._admit(OFFLINE, room.long)
+        self._admit(OFFLINE, room.short, room.long)
 
     # --- admission -------------------------------------------------------------------------------------
 
-    def _admit(self, sequence_class: SequenceClass, lane: Lines[Sequence], *, reserve: int = 0) -> None:
-        """Lets new sequences in, in fair order, while the step has room for their first chunk.
+    def _admit(
+        self,
+        sequence_class: SequenceClass,
+        *lanes: Lines[Sequence],
+        begun: Iterable[Sequence] = (),
+        reserve: int = 0,
+    ) -> list[Sequence]:
+        """Gives chunks in fair order to those `begun` and to newcomers, while there is room; returns these.
 
         One that does not fit is skipped, a bounded number of times; then nobody else gets the room it waits
         for.
         """
-        if not lane or self._draft.prefill_room <= reserve:
-            return
-        turns = Turns(lane, self._roster.rooms[sequence_class].share, quantum=self.quantum)
+        share = self._roster.rooms[sequence_class].share
+        turns, going_on = Turns(lanes, share, quantum=self.quantum), list(begun)
         skipped: list[Sequence] = []
+        let_in: list[Sequence] = []
         while self._draft.prefill_room > reserve and len(skipped) < MAX_TRIES:
             candidates = turns.candidates()
+            if going_on and not (candidates and self._is_before(candidates[0], going_on[0])):
+                self._add_chunk(going_on.pop(0), self._draft.prefill_room - reserve)
+                continue
             if not candidates:
-                return
+                return let_in
             chosen = self._preferred(candidates)
             obstacle = self._obstacle(chosen)
             if obstacle is None and not self._make_room_for_newcomer(chosen):
@@ -245,29 +282,46 @@ class Planner:
             if obstacle is None:
                 self._start(chosen, most=self._draft.prefill_room - reserve)
                 turns.was_taken(chosen)
+                let_in.append(chosen)
                 for sequence in skipped:
                     sequence.num_skips += 1
                 continue
             if obstacle in (WaitReason.MAX_NUM_SEQS, WaitReason.CLASS_HOLD):
                 self.waits.fronts[sequence_class] = obstacle
-                return
+                turns.close()
+                continue
             self.waits.of[chosen.id] = obstacle
             turns.set_aside(chosen)
             if obstacle is WaitReason.KV_BLOCKS and not self._is_awaiting(chosen):
                 skipped.append(chosen)
                 if chosen.num_skips >= MAX_SKIPS:
-                    break
-        self.waits.fronts[sequence_class] = WaitReason.KV_BLOCKS if skipped else WaitReason.TOKEN_BUDGET
+                    turns.close()
+        reason = WaitReason.KV_BLOCKS if skipped else WaitReason.TOKEN_BUDGET
+        self.waits.fronts.setdefault(sequence_class, reason)
+        return let_in
+
+    def _is_before(self, newcomer: Sequence, begun: Sequence) -> bool:
+        """Whether a newcomer comes before a long prompt that was begun; among equals a short one does."""
+        new, old = self._roster.virtual(newcomer), self._roster.virtual(begun)
+        return new < old or (new == old and not self.is_long(newcomer))
 
     def _preferred(self, candidates: list[Sequence]) -> Sequence:
-        """The longest cached prefix first, unless the one whose turn it is was passed often enough."""
-        first = candidates[0]
-        if first.num_skips >= MAX_SKIPS:
-            return first
-        chosen = max(candidates, key=self._memory.cache.num_cached_tokens)  # the first of equals
-        if chosen is not first:
-            first.num_skips += 1
-        return chosen
+        """Of those within a quantum: the longest cached prefix first, then who has least waiting, then in
+        turn.
+
+        So a tenant that now and then sends a few requests at once is not made to wait behind a flood. A
+        tenant's own head is passed a bounded number of times.
+        """
+        if len(candidates) == 1:
+            return candidates[0]
+        room, cache = self._roster.room_of(candidates[0]), self._memory.cache
+        chosen = max(  # the first of equals
+            candidates, key=lambda each: (cache.num_cached_tokens(each), -room.num_waiting(each.tenant))
+        )
+        head = next(each for each in candidates if each.tenant == chosen.tenant)
+        if chosen is not head:
+            head.num_passes += 1
+        return head if head.num_passes > MAX_SKIPS else chosen
 
     def _obstacle(self, sequence: Sequence) -> WaitReason | None:
         """What keeps a sequence from running now."""
@@ -302,10 +356,28 @@ class Planner:
         return computing.is_interactive or not sequence.is_interactive
 
     def _has_seat(self, sequence: Sequence) -> bool:
-        running = self._roster.num_running
-        if sequence.is_interactive:  # offline work gets up for it
-            return running[INTERACTIVE] < self._limits.max_num_seqs
-        return running[INTERACTIVE] + running[OFFLINE] < self._limits.max_num_seqs
+        num_seats, running = self._limits.max_num_seqs, self._roster.num_running
+        if not sequence.is_interactive:
+            return running[INTERACTIVE] + running[OFFLINE] < num_seats
+        num_free = num_seats - running[INTERACTIVE]  # offline work gets up for people
+        if num_free > num_seats // SPARE_SEATS_PART:
+            return True
+        return num_free > 0 and not self._holds_its_part(sequence, num_seats)
+
+    def _holds_its_part(self, sequence: Sequence, num_seats: int) -> bool:
+        """Whether a tenant has the seats that are due to it. The last few are for others, when there are any.
+
+        So a flood that runs for long leaves a seat to whoever comes now and then.
+        """
+        if self._company.until <= self._now:
+            served = frozenset(self._roster.service.recent(self._now))
+            self._company = Company(self._now + COMPANY_SECONDS, served)
+        tenants = self._company.tenants | {sequence.tenant}
+        if len(tenants) == 1:
+            return False
+        share = self._roster.rooms[INTERACTIVE].share
+        part = share.weight(sequence.tenant) / sum(share.weight(tenant) for tenant in tenants)
+        return self._roster.num_running_of(sequence.tenant) >= max(1, part * num_seats)
 
     def _may_be_long(self, sequence: Sequence) -> bool:
         threshold = self._limits.long_context_threshold

@@ -18,6 +18,7 @@ class Roster:
         self.running: dict[str, Sequence] = {}
         self.parked: dict[str, Sequence] = {}  # these wait, too, at the heads of their tenants' lines
         self.num_running: Counter[SequenceClass] = Counter()
+        self._num_running_of: Counter[str] = Counter()
         self.service = RecentService()
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -31,6 +32,10 @@ class Roster:
     def started(self) -> Iterator[Sequence]:
         """Those that run or have run: they may hold blocks."""
         return chain(self.running.values(), self.parked.values())
+
+    def num_running_of(self, tenant: str) -> int:
+        """How many sequences of a tenant run, of both classes."""
+        return self._num_running_of[tenant]
 
     def room_of(self, sequence: Sequence) -> WaitingRoom:
         """Where the sequence's class waits."""
@@ -48,6 +53,8 @@ class Roster:
         assert self.parked.keys() <= set(waiting), "a parked sequence does not wait"
         running = Counter(sequence.sequence_class for sequence in self.running.values())
         assert +running == +self.num_running, "the counts of who runs are wrong"
+        tenants = Counter(sequence.tenant for sequence in self.running.values())
+        assert tenants == self._num_running_of, "the counts of whose sequences run are wrong"
 
     # --- moves -----------------------------------------------------------------------------------------
 
@@ -58,21 +65,28 @@ class Roster:
         self.parked.pop(sequence.id, None)
         self.running[sequence.id] = sequence
         self.num_running[sequence.sequence_class] += 1
+        self._num_running_of[sequence.tenant] += 1
 
     def park(self, sequence: Sequence, *, is_long: bool) -> None:
         """From running back to waiting, before whatever of its tenant came later."""
-        del self.running[sequence.id]
-        self.num_running[sequence.sequence_class] -= 1
+        self._stop(sequence)
         self.parked[sequence.id] = sequence
         self.room_of(sequence).push_front(sequence, is_long=is_long)
 
     def remove(self, sequence: Sequence) -> None:
         """Out of wherever it is."""
-        if self.running.pop(sequence.id, None) is not None:
-            self.num_running[sequence.sequence_class] -= 1
+        if sequence.id in self.running:
+            self._stop(sequence)
         else:
             self.parked.pop(sequence.id, None)
             self.room_of(sequence).take(sequence)
+
+    def _stop(self, sequence: Sequence) -> None:
+        del self.running[sequence.id]
+        self.num_running[sequence.sequence_class] -= 1
+        self._num_running_of[sequence.tenant] -= 1
+        if not self._num_running_of[sequence.tenant]:
+            del self._num_running_of[sequence.tenant]
 
     # --- charges ---------------------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ class Sequence:
     num_recomputed_tokens: int = 0
     num_preemptions: int = 0
     num_skips: int = 0  # how often others were admitted past it because it did not fit
+    num_passes: int = 0  # how often its own tenant's went before it for the sake of a cached prefix
     longest_gap_seconds: float = 0.0  # the longest it waited between two of its tokens
     block_table: list[int] = field(default_factory=list)
     token_cost: float = 0.0  # what fair share counts for one token of its output

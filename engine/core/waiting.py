@@ -2,13 +2,13 @@
 
 from bisect import insort
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 
 from engine.core.fair_share import FairShare, Lines
 from engine.core.sequence import Sequence
 
-MAX_TENANTS_AHEAD = 8  # whose heads are compared for the longest cached prefix
-MAX_ITEMS_AHEAD = 4  # of one tenant's line
+MAX_TENANTS_AHEAD = 8  # who are compared when more than one may be next
+MAX_ITEMS_AHEAD = 2  # of one tenant's line
 
 
 class WaitingRoom:
@@ -64,52 +64,60 @@ class WaitingRoom:
 
 
 class Turns:
-    """Who comes next in one lane during one step.
+    """Who comes next during one step, of those who wait in some lanes.
 
     The tenant with the smallest counter is first; whoever is no more than a quantum behind it may go before
-    it, for the sake of a longer cached prefix (deficit longest prefix match, Cao et al. 2025).
+    it, for the sake of a longer cached prefix (deficit longest prefix match, Cao et al. 2025). Within a
+    tenant the first lane goes before the second.
     """
 
-    def __init__(self, lane: Lines[Sequence], share: FairShare, *, quantum: float) -> None:
-        self._lane = lane
+    def __init__(self, lanes: tuple[Lines[Sequence], ...], share: FairShare, *, quantum: float) -> None:
+        self._lanes = lanes
         self._share = share
         self._quantum = quantum
         self._set_aside: set[str] = set()
-        self._order = sorted(self._place(tenant) for tenant in lane.tenants)
+        tenants = {tenant for lane in lanes for tenant in lane.tenants}
+        self._order = sorted(self._place(tenant) for tenant in tenants)
 
     def candidates(self) -> list[Sequence]:
         """Those who may be next, in fair order; the first is whose turn it is."""
         found: list[Sequence] = []
-        last_virtual = float("inf")
+        num_tenants, last_virtual = 0, float("inf")
         for virtual, _, tenant in self._order:
-            if virtual > last_virtual or len(found) >= MAX_TENANTS_AHEAD:
+            if virtual > last_virtual or num_tenants == MAX_TENANTS_AHEAD:
                 break
             ahead = self._ahead(tenant)
             if ahead and not found:
                 last_virtual = virtual + self._quantum
             found.extend(ahead)
+            num_tenants += bool(ahead)
         return found
 
     def set_aside(self, sequence: Sequence) -> None:
         """It cannot be taken in this step."""
         self._set_aside.add(sequence.id)
 
+    def close(self) -> None:
+        """Nobody else is taken in this step."""
+        self._order.clear()
+
     def was_taken(self, sequence: Sequence) -> None:
         """Its tenant has been charged since."""
         tenant = sequence.tenant
         self._order = [place for place in self._order if place[2] != tenant]
-        if self._lane.num_waiting(tenant):
+        if any(lane.num_waiting(tenant) for lane in self._lanes):
             insort(self._order, self._place(tenant))
 
     def _place(self, tenant: str) -> tuple[float, float, str]:
         """Among equals, whoever came first."""
-        return self._share.virtual(tenant), next(self._lane.line(tenant)).arrived_at, tenant
+        heads = [next(lane.line(tenant), None) for lane in self._lanes]
+        arrived_at = min(head.arrived_at for head in heads if head is not None)
+        return self._share.virtual(tenant), arrived_at, tenant
 
     def _ahead(self, tenant: str) -> list[Sequence]:
         ahead: list[Sequence] = []
-        for position, sequence in enumerate(self._lane.line(tenant)):
-            if sequence.id not in self._set_aside:
-                ahead.append(sequence)
-            if position + 1 == MAX_ITEMS_AHEAD:
-                break
+        for lane in self._lanes:
+            for sequence in islice(lane.line(tenant), MAX_ITEMS_AHEAD):
+                if sequence.id not in self._set_aside:
+                    ahead.append(sequence)
         return ahead
