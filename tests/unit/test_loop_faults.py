@@ -104,16 +104,16 @@ def test_steps_that_fail_whoever_is_in_them_end_the_process() -> None:
         loop.steps(1)
 
 
-def test_one_poisonous_request_after_the_other_does_not_end_the_process() -> None:
-    """Between them steps succeed: it is the requests' fault and not the device's."""
-    loop, others = beside_others(Poisoned({f"bad{index}" for index in range(3 * MAX_FAILED_STEPS)}))
-    loop.submit(long := sequence("long", tenant="long", max_tokens=60))
-    loop.steps(1)
-    for index in range(3 * MAX_FAILED_STEPS):
-        loop.submit(sequence(f"bad{index}", tenant="bad", arrived_at=1.0))
+def test_many_poisonous_requests_with_good_ones_between_do_not_end_the_process() -> None:
+    """It is the requests' fault and not the device's."""
+    loop = stepped_loop(scheduler(), Poisoned({f"bad{index}" for index in range(3 * MAX_FAILED_STEPS)}))
+    good = [sequence(f"good{index}", max_tokens=2) for index in range(3 * MAX_FAILED_STEPS)]
+    for index, each in enumerate(good):
+        loop.submit(sequence(f"bad{index}"))
         loop.steps(1)
-    loop.run_until_idle()
-    assert_whole(loop, [*others, long])
+        loop.submit(each)
+        loop.steps(2)
+    assert_whole(loop, good)
 
 
 def test_an_error_in_one_rows_result_ends_that_request_alone() -> None:
