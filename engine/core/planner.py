@@ -41,9 +41,13 @@ class Company:
 
 @dataclass(frozen=True)
 class Running:
-    """Interactive sequences that run: those that decode, and those whose known text is not computed yet."""
+    """Interactive sequences that run: those that decode, and those whose known text is not computed yet.
+
+    `outgrown` are of those that decode: they need a block for their newest token.
+    """
 
     decoding: list[Sequence]
+    outgrown: list[Sequence]
     begun: list[Sequence]
 
 
@@ -73,7 +77,7 @@ class Planner:
         self._long_lane: Sequence | None = None
         self._draft = StepDraft(restraint.limits, step_time)
         self._parked_now: set[str] = set()
-        self._at_start = Running([], [])
+        self._at_start = Running([], [], [])
         self._company = Company(-math.inf, frozenset())
         self._step_id = 0
         self._now = 0.0
@@ -101,6 +105,11 @@ class Planner:
         return draft
 
     @property
+    def somebody_gave_way(self) -> bool:
+        """Whether a sequence stopped running while the latest step was planned."""
+        return bool(self._parked_now)
+
+    @property
     def quantum(self) -> int:
         """How far behind its turn, in charged tokens, a tenant may stay for the sake of cached prefixes."""
         return self._limits.max_num_prefill_tokens
@@ -116,13 +125,11 @@ class Planner:
     # --- interactive -----------------------------------------------------------------------------------
 
     def _decode_interactive(self) -> None:
-        decoding = self._look_at_running().decoding
-        outgrown = [each for each in decoding if not self._memory.cache.has_room(each)]
-        for sequence in outgrown:
+        running = self._look_at_running()
+        for sequence in running.outgrown:
             if sequence.id in self._roster.running and not self._memory.cache.grow(sequence):
                 self._make_room_for_growth(sequence)
-        if self._parked_now:
-            decoding = self._look_at_running().decoding
+        decoding = self._look_at_running().decoding if self._parked_now else running.decoding
         self._draft.add_decodes(decoding)
         self._earn(self._roster.charge_decodes(decoding, self._now))
         longest = self._longest_step_seconds()
@@ -264,8 +271,13 @@ class Planner:
         One that does not fit is skipped, a bounded number of times; then nobody else gets the room it waits
         for.
         """
-        share = self._roster.rooms[sequence_class].share
-        turns, going_on = Turns(lanes, share, quantum=self.quantum), list(begun)
+        going_on, tenants = list(begun), {tenant for lane in lanes for tenant in lane.tenants}
+        if self._draft.prefill_room <= reserve or not (going_on or tenants):
+            return []
+        may_sit = self._who_may_sit(sequence_class, tenants)
+        if tenants and not may_sit:
+            self.waits.fronts[sequence_class] = WaitReason.MAX_NUM_SEQS
+        turns = Turns(lanes, may_sit, self._roster.rooms[sequence_class].share, quantum=self.quantum)
         skipped: list[Sequence] = []
         let_in: list[Sequence] = []
         while self._draft.prefill_room > reserve and len(skipped) < MAX_TRIES:
@@ -356,28 +368,33 @@ class Planner:
         return computing.is_interactive or not sequence.is_interactive
 
     def _has_seat(self, sequence: Sequence) -> bool:
-        num_seats, running = self._limits.max_num_seqs, self._roster.num_running
-        if not sequence.is_interactive:
-            return running[INTERACTIVE] + running[OFFLINE] < num_seats
-        num_free = num_seats - running[INTERACTIVE]  # offline work gets up for people
-        if num_free > num_seats // SPARE_SEATS_PART:
-            return True
-        return num_free > 0 and not self._holds_its_part(sequence, num_seats)
+        return bool(self._who_may_sit(sequence.sequence_class, {sequence.tenant}))
 
-    def _holds_its_part(self, sequence: Sequence, num_seats: int) -> bool:
-        """Whether a tenant has the seats that are due to it. The last few are for others, when there are any.
+    def _who_may_sit(self, sequence_class: SequenceClass, tenants: set[str]) -> set[str]:
+        """Tenants that may have one more seat. The last few are for those who hold less than is due to them.
 
-        So a flood that runs for long leaves a seat to whoever comes now and then.
+        So a flood that runs for long leaves a seat to whoever comes now and then. Alone a tenant has them
+        all.
         """
+        num_seats, running = self._limits.max_num_seqs, self._roster.num_running
+        if sequence_class is OFFLINE:
+            return tenants if running[INTERACTIVE] + running[OFFLINE] < num_seats else set()
+        num_free = num_seats - running[INTERACTIVE]  # offline work gets up for people
+        if num_free <= 0 or num_free > num_seats // SPARE_SEATS_PART:
+            return tenants if num_free > 0 else set()
+        share = self._roster.rooms[INTERACTIVE].share
+        company = self._served_lately() | tenants
+        if len(company) == 1:
+            return tenants
+        seats_by_weight = num_seats / sum(share.weight(tenant) for tenant in company)
+        holds = self._roster.num_running_of
+        return {each for each in tenants if holds(each) < max(1, seats_by_weight * share.weight(each))}
+
+    def _served_lately(self) -> frozenset[str]:
         if self._company.until <= self._now:
             served = frozenset(self._roster.service.recent(self._now))
             self._company = Company(self._now + COMPANY_SECONDS, served)
-        tenants = self._company.tenants | {sequence.tenant}
-        if len(tenants) == 1:
-            return False
-        share = self._roster.rooms[INTERACTIVE].share
-        part = share.weight(sequence.tenant) / sum(share.weight(tenant) for tenant in tenants)
-        return self._roster.num_running_of(sequence.tenant) >= max(1, part * num_seats)
+        return self._company.tenants
 
     def _may_be_long(self, sequence: Sequence) -> bool:
         threshold = self._limits.long_context_threshold
@@ -453,16 +470,20 @@ class Planner:
     def _look_at_running(self) -> "Running":
         """Sorts the running set; in one pass, because it may hold hundreds."""
         decoding: list[Sequence] = []
+        outgrown: list[Sequence] = []
         begun: list[Sequence] = []
+        block_size = self._memory.cache.block_size
         for sequence in self._roster.running.values():
             if sequence.sequence_class is OFFLINE:
                 continue
             num_tokens = len(sequence.token_ids)
             if num_tokens - sequence.num_computed_tokens == 1 and num_tokens > sequence.num_prompt_tokens:
                 decoding.append(sequence)
+                if num_tokens > len(sequence.block_table) * block_size:
+                    outgrown.append(sequence)
             else:
                 begun.append(sequence)
-        self._at_start = Running(decoding, begun)
+        self._at_start = Running(decoding, outgrown, begun)
         return self._at_start
 
     def _running_offline(self) -> list[Sequence]:

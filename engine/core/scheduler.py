@@ -126,6 +126,8 @@ class Scheduler:
     def plan_step(self, now: float) -> StepPlan | None:
         """The next step, or None when nothing can be computed."""
         draft = self._planner.plan(self._step_id + 1, now)
+        if draft.is_empty and self._planner.somebody_gave_way:
+            draft = self._planner.plan(self._step_id + 1, now)  # for whom, it is known only now
         if draft.is_empty:
             return None
         self._step_id += 1
@@ -136,6 +138,7 @@ class Scheduler:
         """Moves the plan's sequences forward by what was computed and sampled."""
         outcomes: list[Outcome] = []
         running, errors, sampled = self._roster.running, result.errors, result.sampled
+        block_size = self.kv_cache.block_size
         for row in plan.rows:
             sequence = running.get(row.sequence_id)
             if sequence is None:
@@ -144,7 +147,16 @@ class Scheduler:
                 outcomes.append(self._break(sequence, errors[row.sequence_id]))
                 continue
             try:
-                self._advance(sequence, row, sampled.get(row.sequence_id, ()), now, outcomes)
+                sequence.num_computed_tokens = num_computed = row.start + len(row.token_ids)
+                if (
+                    num_computed % block_size == 0
+                    or sequence.first_token_at is None
+                    or len(row.token_ids) > 1
+                ):
+                    self._note_computed(sequence)
+                token_ids = sampled.get(row.sequence_id)
+                if token_ids:
+                    self._take_tokens(sequence, token_ids, now, outcomes)
             except Exception as exception:  # whatever is wrong with one request ends that one alone
                 outcomes.append(self._break(sequence, f"the request's bookkeeping failed: {exception!r}"))
         return outcomes
@@ -395,23 +407,15 @@ class Scheduler:
 
     # --- results ---------------------------------------------------------------------------------------
 
-    def _advance(
-        self,
-        sequence: Sequence,
-        row: PlannedRow,
-        token_ids: tuple[int, ...],
-        now: float,
-        outcomes: list[Outcome],
+    def _note_computed(self, sequence: Sequence) -> None:
+        """More of a prompt, or a block that became full."""
+        computed = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+        sequence.num_prompt_tokens_computed = max(sequence.num_prompt_tokens_computed, computed)
+        self.kv_cache.commit(sequence)
+
+    def _take_tokens(
+        self, sequence: Sequence, token_ids: tuple[int, ...], now: float, outcomes: list[Outcome]
     ) -> None:
-        """Counts a row as computed and takes its tokens; hundreds of rows come a step, hence its form."""
-        num_computed = sequence.num_computed_tokens = row.start + len(row.token_ids)
-        if sequence.num_prompt_tokens_computed < sequence.num_prompt_tokens:
-            furthest = max(sequence.num_prompt_tokens_computed, num_computed)
-            sequence.num_prompt_tokens_computed = min(furthest, sequence.num_prompt_tokens)
-        if num_computed % self.kv_cache.block_size == 0 or len(row.token_ids) > 1:
-            self.kv_cache.commit(sequence)
-        if not token_ids:
-            return
         waited_seconds = now - sequence.waiting_for_token_since
         sequence.waiting_for_token_since = now
         is_first = sequence.first_token_at is None

@@ -128,11 +128,12 @@ class Sequence:
 
     def append(self, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], EndReason | None]:
         """Appends tokens up to the one that ends the sequence, if one does: those kept, and why it ended."""
-        stop_token_ids, most = self.params.stop_token_ids, self.num_prompt_tokens + self.params.max_tokens
+        known, params = self.token_ids, self.params
+        most = self.num_prompt_tokens + params.max_tokens
         for count, token_id in enumerate(token_ids, start=1):
-            self.token_ids.append(token_id)
-            if token_id in stop_token_ids:
+            known.append(token_id)
+            if token_id in params.stop_token_ids:
                 return token_ids[:count], EndReason.STOP
-            if len(self.token_ids) >= most:
+            if len(known) >= most:
                 return token_ids[:count], EndReason.LENGTH
         return token_ids, None

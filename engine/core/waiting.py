@@ -64,19 +64,20 @@ class WaitingRoom:
 
 
 class Turns:
-    """Who comes next during one step, of those who wait in some lanes.
+    """Who comes next during one step, of some tenants who wait in some lanes.
 
     The tenant with the smallest counter is first; whoever is no more than a quantum behind it may go before
     it, for the sake of a longer cached prefix (deficit longest prefix match, Cao et al. 2025). Within a
     tenant the first lane goes before the second.
     """
 
-    def __init__(self, lanes: tuple[Lines[Sequence], ...], share: FairShare, *, quantum: float) -> None:
+    def __init__(
+        self, lanes: tuple[Lines[Sequence], ...], tenants: set[str], share: FairShare, *, quantum: float
+    ) -> None:
         self._lanes = lanes
         self._share = share
         self._quantum = quantum
         self._set_aside: set[str] = set()
-        tenants = {tenant for lane in lanes for tenant in lane.tenants}
         self._order = sorted(self._place(tenant) for tenant in tenants)
 
     def candidates(self) -> list[Sequence]:
@@ -110,9 +111,8 @@ class Turns:
 
     def _place(self, tenant: str) -> tuple[float, float, str]:
         """Among equals, whoever came first."""
-        heads = [next(lane.line(tenant), None) for lane in self._lanes]
-        arrived_at = min(head.arrived_at for head in heads if head is not None)
-        return self._share.virtual(tenant), arrived_at, tenant
+        heads = [next(lane.line(tenant)).arrived_at for lane in self._lanes if lane.num_waiting(tenant)]
+        return self._share.virtual(tenant), min(heads), tenant
 
     def _ahead(self, tenant: str) -> list[Sequence]:
         ahead: list[Sequence] = []

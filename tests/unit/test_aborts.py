@@ -56,6 +56,7 @@ def waiting_with_a_cached_prompt() -> Scene:
     submit(engine, named(sequence("same prompt", num_prompt_tokens=20)))
     run_until_idle(engine)
     submit(engine, sequence("runs", max_tokens=40))
+    step(engine)
     submit(engine, doomed)
     step(engine)
     assert engine.kv_cache.num_cached_tokens(doomed) == 16
