@@ -1,5 +1,7 @@
 """Who gets room in the cache: limits at admission, and what offline work may stand in the way of."""
 
+from dataclasses import replace
+
 from engine.core.guardrails import Restrictions
 from tests.builders.sequences import run_until_idle, scheduler, sequence, step, submit
 
@@ -79,3 +81,18 @@ def test_who_gave_way_comes_back_when_there_is_room_for_it_once() -> None:
     engine.cancel(leaves)
     step(engine)
     assert running(engine) == {"goes on", "gives way"}
+
+
+def test_no_step_is_lost_when_the_only_one_that_runs_has_to_give_way() -> None:
+    """All that offline work may hold was held by a parked one, and nobody ran for a step."""
+    engine = scheduler(num_blocks=20, max_num_seqs=2, offline_kv_utilization_limit=0.9)
+    served = sequence("served", tenant="a", num_prompt_tokens=24, max_tokens=20, offline=True)
+    new = sequence("new", tenant="b", num_prompt_tokens=12, max_tokens=20, offline=True, arrived_at=1.0)
+    for each in (served, new):
+        submit(engine, each)
+    while new.num_output_tokens == 0:
+        step(engine)
+    engine.set_limits(replace(engine.limits, max_num_seqs=1, offline_kv_utilization_limit=0.3))
+    while engine.has_work:
+        plan, _ = step(engine)
+        assert plan is not None
