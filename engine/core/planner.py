@@ -4,19 +4,21 @@ Decides who runs; ends nobody. Read `plan` first.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.core import admission
 from engine.core.draft import StepDraft
 from engine.core.fair_share import Lines
-from engine.core.figures import Figures, FreeCause
+from engine.core.figures import Figures
+from engine.core.giving_way import GivingWay, is_long
 from engine.core.limits import Limits
 from engine.core.memory import Memory
 from engine.core.predictor import StepTimeModel
 from engine.core.preemption import oldest_interactive, victim
 from engine.core.restraint import Restraint
 from engine.core.roster import Roster
+from engine.core.seats import Seats
 from engine.core.sequence import Sequence, SequenceClass, WaitReason
 from engine.core.slack import OfflineFloor, Slack
 from engine.core.waiting import Turns, WaitingRoom
@@ -25,18 +27,8 @@ from engine.core.waits import Waits
 MAX_SKIPS = 16  # so often may others be admitted past a sequence that does not fit; then room is kept for it
 MAX_TRIES = 8  # sequences found not to fit before a step looks no further
 LONG_LANE_EVERY = 8  # steps after which the oldest long prompt moves on, however much its tenant has had
-SPARE_SEATS_PART = 16  # of the seats: for tenants that hold less than their part
-COMPANY_SECONDS = 1.0
 LONG_LANE_PART = 4  # a quarter of a step's prefill is the long lane's, if it wants it
 INTERACTIVE, OFFLINE = SequenceClass.INTERACTIVE, SequenceClass.OFFLINE
-
-
-@dataclass(frozen=True)
-class Company:
-    """Who was served lately; looked up anew after `until`, in seconds of the loop's clock."""
-
-    until: float
-    tenants: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -76,9 +68,9 @@ class Planner:
         self._floor = OfflineFloor()
         self._long_lane: Sequence | None = None
         self._draft = StepDraft(restraint.limits, step_time)
-        self._parked_now: set[str] = set()
         self._at_start = Running([], [], [])
-        self._company = Company(-math.inf, frozenset())
+        self._seats = Seats(roster, restraint)
+        self._way = GivingWay(roster=roster, memory=memory, restraint=restraint, figures=figures)
         self._step_id = 0
         self._now = 0.0
 
@@ -92,10 +84,10 @@ class Planner:
         """
         self._step_id, self._now = step_id, now
         self.waits = Waits()
-        self._parked_now.clear()
+        self._way.parked_now.clear()
         self._memory.begin_step()
         self._draft = draft = StepDraft(self._limits, self._step_time)
-        self._vacate_seats()
+        self._way.vacate_seats()
         self._take_up_the_oldest()
         self._decode_interactive()
         self._prefill_interactive()
@@ -107,7 +99,7 @@ class Planner:
     @property
     def somebody_gave_way(self) -> bool:
         """Whether a sequence stopped running while the latest step was planned."""
-        return bool(self._parked_now)
+        return bool(self._way.parked_now)
 
     @property
     def quantum(self) -> int:
@@ -128,8 +120,8 @@ class Planner:
         running = self._look_at_running()
         for sequence in running.outgrown:
             if sequence.id in self._roster.running and not self._memory.cache.grow(sequence):
-                self._make_room_for_growth(sequence)
-        decoding = self._look_at_running().decoding if self._parked_now else running.decoding
+                self._way.make_room_for_growth(sequence)
+        decoding = self._look_at_running().decoding if self._way.parked_now else running.decoding
         self._draft.add_decodes(decoding)
         self._earn(self._roster.charge_decodes(decoding, self._now))
         longest = self._longest_step_seconds()
@@ -213,7 +205,7 @@ class Planner:
     # --- offline ---------------------------------------------------------------------------------------
 
     def _fill_with_offline(self) -> None:
-        room, running = self._roster.rooms[OFFLINE], self._running_offline()
+        room, running = self._roster.rooms[OFFLINE], self._roster.running_offline()
         if not running and not room:
             return
         if self._restraint.restrictions.pauses_offline:
@@ -243,8 +235,8 @@ class Planner:
             left = seconds - self._step_time.seconds(self._draft.load)
             most = min(most, max(at_least, int(left / self._step_time.seconds_per_decode_row)))
         for sequence in decoding[:most]:
-            if sequence.id in self._roster.running and not self._grow_offline(sequence):
-                self._park(sequence)
+            if sequence.id in self._roster.running and not self._way.grow_offline(sequence):
+                self._way.park(sequence)
         planned = [sequence for sequence in decoding[:most] if sequence.id in self._roster.running]
         self._draft.add_decodes(planned)
         self._spend(self._roster.charge_decodes(planned, self._now))
@@ -252,7 +244,7 @@ class Planner:
 
     def _prefill_offline(self) -> None:
         room = self._roster.rooms[OFFLINE]
-        begun = (each for each in self._running_offline() if not each.is_decoding)
+        begun = (each for each in self._roster.running_offline() if not each.is_decoding)
         for sequence in self._in_fair_order(begun):
             self._add_chunk(sequence, self._draft.prefill_room)
         self._admit(OFFLINE, room.short, room.long)
@@ -274,7 +266,7 @@ class Planner:
         going_on, tenants = list(begun), {tenant for lane in lanes for tenant in lane.tenants}
         if self._draft.prefill_room <= reserve or not (going_on or tenants):
             return []
-        may_sit = self._who_may_sit(sequence_class, tenants)
+        may_sit = self._seats.open_to(sequence_class, tenants, self._now)
         if tenants and not may_sit:
             self.waits.fronts[sequence_class] = WaitReason.MAX_NUM_SEQS
         turns = Turns(lanes, may_sit, self._roster.rooms[sequence_class].share, quantum=self.quantum)
@@ -289,7 +281,7 @@ class Planner:
                 return let_in
             chosen = self._preferred(candidates)
             obstacle = self._obstacle(chosen)
-            if obstacle is None and not self._make_room_for_newcomer(chosen):
+            if obstacle is None and not self._way.make_room_for_newcomer(chosen):
                 obstacle = WaitReason.KV_BLOCKS
             if obstacle is None:
                 self._start(chosen, most=self._draft.prefill_room - reserve)
@@ -337,9 +329,9 @@ class Planner:
 
     def _obstacle(self, sequence: Sequence) -> WaitReason | None:
         """What keeps a sequence from running now."""
-        if not self._has_seat(sequence):
+        if not self._seats.open_to(sequence.sequence_class, {sequence.tenant}, self._now):
             return WaitReason.MAX_NUM_SEQS
-        if sequence.id in self._parked_now:
+        if sequence.id in self._way.parked_now:
             return WaitReason.KV_BLOCKS  # it has only just given way
         if self._is_awaiting(sequence):
             return WaitReason.KV_BLOCKS
@@ -353,7 +345,7 @@ class Planner:
             sequence,
             self._competitors,
             usable_blocks=admission.usable_blocks(self._memory.cache, self._limits),
-            reclaimable_blocks=self._num_offline_blocks() if sequence.is_interactive else 0,
+            reclaimable_blocks=self._way.num_offline_blocks() if sequence.is_interactive else 0,
         )
         return None if fits else WaitReason.KV_BLOCKS
 
@@ -367,35 +359,6 @@ class Planner:
             return False
         return computing.is_interactive or not sequence.is_interactive
 
-    def _has_seat(self, sequence: Sequence) -> bool:
-        return bool(self._who_may_sit(sequence.sequence_class, {sequence.tenant}))
-
-    def _who_may_sit(self, sequence_class: SequenceClass, tenants: set[str]) -> set[str]:
-        """Tenants that may have one more seat. The last few are for those who hold less than is due to them.
-
-        So a flood that runs for long leaves a seat to whoever comes now and then. Alone a tenant has them
-        all.
-        """
-        num_seats, running = self._limits.max_num_seqs, self._roster.num_running
-        if sequence_class is OFFLINE:
-            return tenants if running[INTERACTIVE] + running[OFFLINE] < num_seats else set()
-        num_free = num_seats - running[INTERACTIVE]  # offline work gets up for people
-        if num_free <= 0 or num_free > num_seats // SPARE_SEATS_PART:
-            return tenants if num_free > 0 else set()
-        share = self._roster.rooms[INTERACTIVE].share
-        company = self._served_lately() | tenants
-        if len(company) == 1:
-            return tenants
-        seats_by_weight = num_seats / sum(share.weight(tenant) for tenant in company)
-        holds = self._roster.num_running_of
-        return {each for each in tenants if holds(each) < max(1, seats_by_weight * share.weight(each))}
-
-    def _served_lately(self) -> frozenset[str]:
-        if self._company.until <= self._now:
-            served = frozenset(self._roster.service.recent(self._now))
-            self._company = Company(self._now + COMPANY_SECONDS, served)
-        return self._company.tenants
-
     def _may_be_long(self, sequence: Sequence) -> bool:
         threshold = self._limits.long_context_threshold
         if sequence.num_prompt_tokens <= threshold:
@@ -405,7 +368,7 @@ class Planner:
         return num_long < self._limits.max_num_long_context_seqs
 
     def _is_below_offline_ceiling(self, sequence: Sequence) -> bool:
-        needed = self._num_offline_blocks() + self._memory.cache.num_blocks_to_admit(sequence)
+        needed = self._way.num_offline_blocks() + self._memory.cache.num_blocks_to_admit(sequence)
         return needed <= admission.offline_blocks(self._memory.cache, self._limits)
 
     def _competitors(self, sequence: Sequence) -> list[Sequence]:
@@ -414,7 +377,7 @@ class Planner:
         return [each for each in others if each.is_interactive or not sequence.is_interactive]
 
     def _start(self, sequence: Sequence, *, most: int) -> None:
-        self._vacate_seats(for_more=1)
+        self._way.vacate_seats(for_more=1)
         is_first = sequence.scheduled_at is None
         self._roster.start(sequence)
         self._memory.admit(sequence)
@@ -430,6 +393,21 @@ class Planner:
         sequence.num_prompt_tokens_computed = num_cached
         self._figures.num_prefix_queried_tokens += sequence.num_prompt_tokens
         self._figures.num_prefix_hit_tokens += num_cached
+
+    def _take_up_the_oldest(self) -> None:
+        """The oldest interactive sequence that ever ran runs, whoever has to get up for it."""
+        if not self._roster.parked:
+            return
+        oldest = oldest_interactive(self._roster.started())
+        if oldest is None or oldest.id in self._roster.running:
+            return
+        self._way.reclaim(oldest, self._memory.cache.num_blocks_to_admit, list(self._roster.started()))
+        if len(self._roster.running) >= self._limits.max_num_seqs:
+            loser = victim(self._roster.running.values(), virtual=self._roster.virtual, spared=(oldest,))
+            assert loser is not None, "there is at least one seat"
+            self._way.park(loser)
+        if self._memory.cache.num_blocks_to_admit(oldest) <= self._memory.cache.num_free_blocks:
+            self._start(oldest, most=0)  # its rows come with those of the others
 
     # --- rows ------------------------------------------------------------------------------------------
 
@@ -465,7 +443,7 @@ class Planner:
 
     def is_long(self, sequence: Sequence) -> bool:
         """Whether what is left of its prompt takes more than one chunk."""
-        return sequence.num_uncomputed_tokens > self._limits.prefill_chunk_size
+        return is_long(sequence, self._limits)
 
     def _look_at_running(self) -> "Running":
         """Sorts the running set; in one pass, because it may hold hundreds."""
@@ -486,11 +464,6 @@ class Planner:
         self._at_start = Running(decoding, outgrown, begun)
         return self._at_start
 
-    def _running_offline(self) -> list[Sequence]:
-        if not self._roster.num_running[OFFLINE]:
-            return []
-        return [each for each in self._roster.running.values() if each.sequence_class is OFFLINE]
-
     def _in_fair_order(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         """By their tenants' counters; but the oldest first, which is to come to its end."""
         found = list(sequences)
@@ -500,102 +473,3 @@ class Planner:
         return sorted(
             found, key=lambda each: (each is not oldest, self._roster.virtual(each), each.arrived_at, each.id)
         )
-
-    # --- room ------------------------------------------------------------------------------------------
-
-    def _vacate_seats(self, *, for_more: int = 0) -> None:
-        """Offline work gets up when seats are too few, and leaves when the guardrails say so."""
-        if self._restraint.restrictions.preempts_offline:
-            for sequence in [each for each in self._roster.started() if not each.is_interactive]:
-                self._memory.give_back(sequence, FreeCause.PREEMPTED)
-                if sequence.id in self._roster.running:
-                    self._park(sequence)
-        while len(self._roster.running) + for_more > self._limits.max_num_seqs:
-            loser = victim(self._running_offline(), virtual=self._roster.virtual)
-            if loser is None:
-                return
-            self._park(loser)
-
-    def _take_up_the_oldest(self) -> None:
-        """The oldest interactive sequence that ever ran runs, whoever has to get up for it."""
-        if not self._roster.parked:
-            return
-        oldest = oldest_interactive(self._roster.started())
-        if oldest is None or oldest.id in self._roster.running:
-            return
-        self._reclaim(oldest, self._memory.cache.num_blocks_to_admit, list(self._roster.started()))
-        if len(self._roster.running) >= self._limits.max_num_seqs:
-            loser = victim(self._roster.running.values(), virtual=self._roster.virtual, spared=(oldest,))
-            assert loser is not None, "there is at least one seat"
-            self._park(loser)
-        if self._memory.cache.num_blocks_to_admit(oldest) <= self._memory.cache.num_free_blocks:
-            self._start(oldest, most=0)  # its rows come with those of the others
-
-    def _make_room_for_growth(self, sequence: Sequence) -> None:
-        """Takes blocks for one more token from others; without success the sequence itself gives way."""
-        losers = self._reclaim(sequence, self._memory.cache.missing_blocks, [*self._roster.started()])
-        if any(loser.is_interactive for loser in losers):
-            self._memory.learn_from_shortage()
-        if not self._memory.cache.grow(sequence):
-            self._park(sequence)
-
-    def _grow_offline(self, sequence: Sequence) -> bool:
-        """Gives it a slot for one more token, in the part of the cache that offline work may hold."""
-        cache = self._memory.cache
-        if cache.has_room(sequence):
-            return True
-        most = admission.offline_blocks(cache, self._limits)
-
-        def needed(each: Sequence) -> int:
-            num_missing = cache.missing_blocks(each)
-            num_beyond = self._num_offline_blocks() + num_missing - most
-            return max(num_missing, cache.num_free_blocks + num_beyond)
-
-        if needed(sequence) <= cache.num_free_blocks:
-            return cache.grow(sequence)
-        offline = [each for each in self._roster.started() if not each.is_interactive]
-        oldest = min(offline, key=lambda each: (each.arrived_at, each.id))
-        self._reclaim(sequence, needed, [each for each in offline if each is not oldest])
-        is_alone = all(each is sequence or not each.block_table for each in offline)
-        return (is_alone or needed(sequence) <= cache.num_free_blocks) and cache.grow(sequence)
-
-    def _make_room_for_newcomer(self, sequence: Sequence) -> bool:
-        """Offline work gives way to interactive; who is alone may have what parked ones hold."""
-        cache, is_alone = self._memory.cache, not self._roster.running
-        if is_alone:
-            holders = list(self._roster.parked.values())
-        elif sequence.is_interactive:
-            holders = [each for each in self._roster.started() if not each.is_interactive]
-        else:
-            holders = []
-        part = admission.usable_blocks if sequence.is_interactive else admission.offline_blocks
-        num_kept = cache.num_blocks - part(cache, self._limits) if holders else 0
-        self._reclaim(sequence, lambda each: cache.num_blocks_to_admit(each) + num_kept, holders)
-        if is_alone:
-            num_kept = 0  # what ran before comes to its end, although limits may have shrunk below it
-        return cache.num_blocks_to_admit(sequence) + num_kept <= cache.num_free_blocks
-
-    def _reclaim(
-        self, beneficiary: Sequence, needed: Callable[[Sequence], int], holders: list[Sequence]
-    ) -> list[Sequence]:
-        losers = self._memory.reclaim(
-            lambda: needed(beneficiary),
-            holders=holders,
-            virtual=self._roster.virtual,
-            spared=(beneficiary, oldest_interactive(self._roster.started())),
-        )
-        for loser in losers:
-            if loser.id in self._roster.running:
-                self._park(loser)
-        return losers
-
-    def _park(self, sequence: Sequence) -> None:
-        sequence.num_preemptions += 1
-        self._figures.num_preemptions[sequence.sequence_class] += 1
-        self._parked_now.add(sequence.id)
-        self._roster.park(sequence, is_long=self.is_long(sequence))
-
-    def _num_offline_blocks(self) -> int:
-        if not self._roster.num_running[OFFLINE] and not self._roster.parked:
-            return 0
-        return sum(len(each.block_table) for each in self._roster.started() if not each.is_interactive)

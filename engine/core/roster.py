@@ -37,6 +37,12 @@ class Roster:
         """How many sequences of a tenant run, of both classes."""
         return self._num_running_of[tenant]
 
+    def running_offline(self) -> list[Sequence]:
+        """Offline sequences of the running set."""
+        if not self.num_running[SequenceClass.OFFLINE]:
+            return []
+        return [each for each in self.running.values() if not each.is_interactive]
+
     def room_of(self, sequence: Sequence) -> WaitingRoom:
         """Where the sequence's class waits."""
         return self.rooms[sequence.sequence_class]

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from engine.core.fair_share import FairShare, Lines
 from engine.core.sequence import Sequence
 
-MAX_TENANTS_AHEAD = 8  # who are compared when more than one may be next
+MAX_TENANTS_AHEAD = 4  # who are compared when more than one may be next
 MAX_ITEMS_AHEAD = 2  # of one tenant's line
 
 
