@@ -73,11 +73,12 @@ async def scripted_engine(
     num_blocks: int = 256,
     block_size: int = 16,
     port: int = 0,
+    targets: SloTargets | None = None,
     **description_changes: object,
 ) -> AsyncIterator[ScriptedEngine]:
     """Runs an engine until the block ends. By default it answers "abcd..." one letter a step, 1 ms a step."""
     model = description(tokenizer_json, **description_changes)
-    telemetry = Telemetry(SloMonitor(SloTargets(), now=asyncio.get_running_loop().time()))
+    telemetry = Telemetry(SloMonitor(targets or SloTargets(), now=asyncio.get_running_loop().time()))
     kv_cache = KvCache(num_blocks=num_blocks, block_size=block_size)
     server = EngineServer(
         model=model,

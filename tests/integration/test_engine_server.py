@@ -6,29 +6,25 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from engine import protocol
 from engine.loop import MAX_FAILED_STEPS
 from engine.protocol import (
     Cancel,
-    EngineDescription,
-    EngineStatus,
     Finished,
     FinishReason,
-    GenerateRequest,
     Goodbye,
     Hello,
     Refused,
     Report,
     ReportQuery,
-    RequestClass,
     Sampling,
-    StepEvents,
     TokenDelta,
 )
 from engine.runner.scripted_runner import ScriptedRunner, letters
+from tests.builders.engine_peer import Peer, dial, request
 from tests.builders.scripted_engine import LIMITS, SHARED_SECRET, ScriptedEngine, scripted_engine
 
 SLOW = ScriptedRunner(letters(ord("a"), 26), seconds_per_step=0.01)
@@ -38,60 +34,6 @@ SLOW = ScriptedRunner(letters(ord("a"), 26), seconds_per_step=0.01)
 async def engine() -> AsyncIterator[ScriptedEngine]:
     async with scripted_engine("{}") as running:
         yield running
-
-
-class Peer:
-    """A gateway in miniature: sends messages, and sorts what comes back."""
-
-    def __init__(self, websocket: ClientConnection) -> None:
-        self.websocket = websocket
-
-    async def send(self, message: protocol.GatewayMessage) -> None:
-        await self.websocket.send(protocol.encode(message))
-
-    async def receive(self) -> protocol.EngineMessage:
-        frame = await asyncio.wait_for(self.websocket.recv(), 5)
-        assert isinstance(frame, bytes)
-        return protocol.decode_from_engine(frame)
-
-    async def events_until(self, last: type) -> list[protocol.SequenceEvent]:
-        events: list[protocol.SequenceEvent] = []
-        while not (events and isinstance(events[-1], last)):
-            message = await self.receive()
-            if isinstance(message, StepEvents):
-                events.extend(message.events)
-        return events
-
-    async def status_where(self, condition) -> EngineStatus:
-        while True:
-            message = await self.receive()
-            if isinstance(message, EngineStatus) and condition(message):
-                return message
-
-
-async def dial(
-    engine: ScriptedEngine, *, epoch: int = 1, observer: bool = False, secret=SHARED_SECRET
-) -> Peer:
-    headers = {"Authorization": f"Bearer {secret}"}
-    peer = Peer(await connect(engine.url, additional_headers=headers, max_size=protocol.MAX_FRAME_BYTES))
-    await peer.send(Hello(protocol.PROTOCOL_MAJOR, 0, "gateway", epoch, observer))
-    assert isinstance(await peer.receive(), EngineDescription)
-    return peer
-
-
-def request(id: str = "r1", **changes: object) -> GenerateRequest:
-    base = GenerateRequest(
-        id=id,
-        trace_id="trace",
-        model="scripted",
-        tenant="tenant",
-        request_class=RequestClass.INTERACTIVE,
-        prompt_ids=(1, 2, 3),
-        sampling=Sampling(max_tokens=4),
-        timeout_ms=60_000,
-        epoch=1,
-    )
-    return GenerateRequest(**{**{name: getattr(base, name) for name in base.__struct_fields__}, **changes})
 
 
 async def test_a_request_is_answered_token_by_token_and_counted(engine: ScriptedEngine) -> None:
