@@ -78,10 +78,11 @@ class Budgets(Watcher):
 
 
 class Decodes(Watcher):
-    """Whoever reads along gets a token in every step; nothing that is offline is dearer than that."""
+    """Who reads along gets a token in every step, and gives nothing up while offline work has something."""
 
     def before(self, world: World) -> None:
         self._preempted = {each.id: each.num_preemptions for each in world.live.values()}
+        self._blocks = {each.id: len(each.block_table) for each in world.live.values()}
         self._decoding = {each.id for each in world.running if each.is_interactive and each.is_decoding}
 
     def planned(self, world: World, plan: StepPlan | None) -> None:
@@ -95,6 +96,10 @@ class Decodes(Watcher):
         ]
         offline = [id for id in planned if not world.live[id].is_interactive]
         assert not (displaced and offline), f"{displaced} gave way while offline {offline} are computed"
+        people = [each for each in world.live.values() if each.is_interactive]
+        robbed = any(len(each.block_table) < self._blocks[each.id] for each in people)
+        holders = [each.id for each in world.live.values() if each.block_table and not each.is_interactive]
+        assert not (robbed and holders), f"people gave blocks up while offline {holders} had some"
 
 
 class Progress(Watcher):

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from engine.core import admission
 from engine.core.guardrails import Restrictions
 from engine.core.kv_cache import KvCache
 from engine.core.limits import Limits
@@ -126,6 +127,14 @@ class World:
     def set_limits(self, limits: Limits) -> None:
         """Changes the limits as an operator does."""
         self.note(self.scheduler.set_limits(limits))
+        for each in self.waiting:
+            refusal = admission.refusal(
+                each,
+                limits=self.scheduler.limits,
+                kv_cache=self.scheduler.kv_cache,
+                vocab_size=VOCAB_SIZE,
+            )
+            assert refusal is None or each.scheduled_at is not None, f"{each.id} waits, and can never run"
 
     def restrict(self, level: int) -> None:
         """Puts the guardrails on a rung."""
