@@ -19,6 +19,7 @@ from tests.builders.scheduler_world.referees import (
     check_emptiness,
 )
 from tests.builders.scheduler_world.world import STOP_TOKEN, Faults, Law, small_limits, world
+from tests.builders.sequences import sequence
 
 TENANTS = "abc"
 LAWS = st.sampled_from(
@@ -36,12 +37,12 @@ LIMITS = st.fixed_dictionaries(
         "prefill_chunk_size": st.integers(1, 12),
         "long_context_threshold": st.sampled_from([6, 24, 100]),
         "max_num_long_context_seqs": st.integers(1, 2),
-        "kv_cache_utilization_limit": st.sampled_from([0.6, 0.9, 1.0]),
+        "kv_cache_utilization_limit": st.sampled_from([1.0, 0.9, 0.6]),
         "offline_kv_utilization_limit": st.sampled_from([0.3, 0.6, 1.0]),
         "offline_min_share": st.sampled_from([0.0, 0.05, 0.3]),
-        "max_model_len": st.sampled_from([40, 64]),
-        "max_output_len": st.sampled_from([8, 32]),
-        "waiting_timeout_ms": st.sampled_from([500, 40_000]),
+        "max_model_len": st.sampled_from([64, 40]),
+        "max_output_len": st.sampled_from([32, 32, 32, 8]),
+        "waiting_timeout_ms": st.sampled_from([40_000, 40_000, 500]),
     }
 )
 PARAMS = st.builds(
@@ -62,8 +63,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         law=st.none() | LAWS,
         is_trained=st.booleans(),
         guard=st.none() | st.sampled_from([0.015, 0.05]),
+        num_short_answers=st.sampled_from([0, 16]),
     )
-    def begin(self, limits, num_blocks, law, is_trained, guard) -> None:
+    def begin(self, limits, num_blocks, law, is_trained, guard, num_short_answers) -> None:
         self.world = world(
             Books(),
             Budgets(),
@@ -82,9 +84,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_waiting=24,
             max_num_waiting_per_tenant=12,
         )
+        self.have_short_answers(num_short_answers)
+
+    def have_short_answers(self, count: int) -> None:
+        """After them short ones are expected: more are admitted than the cache holds to their ends."""
+        for index in range(count):
+            self.world.submit(sequence(f"short{index}", tenant="abc"[index % 3], max_tokens=1))
+            self.world.step()
+        while self.world.live:
+            self.world.step()
 
     @rule(
-        num_prompt_tokens=st.integers(1, 50),
+        num_prompt_tokens=st.integers(1, 12) | st.integers(1, 50),
         num_common_tokens=st.sampled_from([0, 9, 16, 50]),
         params=PARAMS,
         tenant=st.sampled_from(TENANTS),
@@ -93,7 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_shared_tokens=st.sampled_from([0, 0, 12, 50]),
         has_namespace=st.booleans(),
         queued_seconds=st.sampled_from([0.0, 0.0, 0.3]),
-        patience=st.sampled_from([0.05, 0.2, 1.0, 60.0, 1e9]),
+        patience=st.sampled_from([1e9, 1e9, 60.0, 1.0, 0.2, 0.05]),
         copies=st.sampled_from([1, 1, 1, 3]),
     )
     def submit(
@@ -195,5 +206,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         check_emptiness(self.world)
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestSchedulerMachine = SchedulerMachine.TestCase
