@@ -34,7 +34,7 @@ class FairShare:
         """Something of the tenant's begins to wait."""
         self._weights[tenant] = weight
         if tenant not in self._num_waiting:
-            self._virtual[tenant] = max(self.virtual(tenant), self._floor())
+            self._virtual[tenant] = max(self.virtual(tenant), self.smallest)
             self._num_waiting[tenant] = 0
         self._num_waiting[tenant] += 1
 
@@ -62,7 +62,7 @@ class FairShare:
 
     def lead(self, tenant: str) -> float:
         """By how much a tenant's counter is beyond the smallest of those who wait."""
-        return self.virtual(tenant) - self._floor() if self._num_waiting else 0.0
+        return self.virtual(tenant) - self.smallest if self._num_waiting else 0.0
 
     def weight(self, tenant: str) -> float:
         """Its share relative to others."""
@@ -72,14 +72,16 @@ class FairShare:
         """From now on these weights count, whatever the requests say."""
         self._ordered_weights = weights
 
-    def _floor(self) -> float:
+    @property
+    def smallest(self) -> float:
+        """The smallest counter of those who wait; without any, of who waited last."""
         if self._num_waiting:
             return min(self._virtual[tenant] for tenant in self._num_waiting)
         return 0.0 if self._last_to_leave is None else self.virtual(self._last_to_leave)
 
     def _forget_the_idle(self) -> None:
         """A counter that a lift would pass over anyway says nothing."""
-        floor = self._floor()
+        floor = self.smallest
         self._virtual = {
             tenant: virtual
             for tenant, virtual in self._virtual.items()

@@ -266,7 +266,7 @@ class Planner:
         going_on, tenants = list(begun), {tenant for lane in lanes for tenant in lane.tenants}
         if self._draft.prefill_room <= reserve or not (going_on or tenants):
             return []
-        may_sit = self._seats.open_to(sequence_class, tenants, self._now)
+        may_sit = self._open_seats(sequence_class, tenants)
         if tenants and not may_sit:
             self.waits.fronts[sequence_class] = WaitReason.MAX_NUM_SEQS
         turns = Turns(lanes, may_sit, self._roster.rooms[sequence_class].share, quantum=self.quantum)
@@ -329,7 +329,7 @@ class Planner:
 
     def _obstacle(self, sequence: Sequence) -> WaitReason | None:
         """What keeps a sequence from running now."""
-        if not self._seats.open_to(sequence.sequence_class, {sequence.tenant}, self._now):
+        if not self._open_seats(sequence.sequence_class, {sequence.tenant}):
             return WaitReason.MAX_NUM_SEQS
         if sequence.id in self._way.parked_now:
             return WaitReason.KV_BLOCKS  # it has only just given way
@@ -348,6 +348,9 @@ class Planner:
             reclaimable_blocks=self._way.num_offline_blocks() if sequence.is_interactive else 0,
         )
         return None if fits else WaitReason.KV_BLOCKS
+
+    def _open_seats(self, sequence_class: SequenceClass, tenants: set[str]) -> set[str]:
+        return self._seats.open_to(sequence_class, tenants, self._now, quantum=self.quantum)
 
     def _is_awaiting(self, sequence: Sequence) -> bool:
         """Whether its next block is being computed, so that a moment later it comes from the cache.

@@ -27,11 +27,14 @@ class Seats:
         self._restraint = restraint
         self._company = Company(-math.inf, frozenset())
 
-    def open_to(self, sequence_class: SequenceClass, tenants: set[str], now: float) -> set[str]:
+    def open_to(
+        self, sequence_class: SequenceClass, tenants: set[str], now: float, *, quantum: float
+    ) -> set[str]:
         """Of `tenants` those that may have one more seat.
 
-        The last few are for those who hold less than is due to them: so a flood that runs for long leaves a
-        seat to whoever comes now and then. Alone a tenant has them all.
+        The last few are for those who hold less than is due to them, and are no more than a quantum ahead of
+        others in service: so a flood that runs for long leaves a seat to whoever comes now and then. Alone a
+        tenant has them all.
         """
         num_seats, running = self._restraint.limits.max_num_seqs, self._roster.num_running
         num_free = num_seats - running[SequenceClass.INTERACTIVE]
@@ -44,8 +47,12 @@ class Seats:
         if len(company) == 1:
             return tenants
         seats_by_weight = num_seats / sum(share.weight(tenant) for tenant in company)
-        holds = self._roster.num_running_of
-        return {each for each in tenants if holds(each) < max(1, seats_by_weight * share.weight(each))}
+        holds, latest = self._roster.num_running_of, share.smallest + quantum
+        return {
+            each
+            for each in tenants
+            if holds(each) < max(1, seats_by_weight * share.weight(each)) and share.virtual(each) <= latest
+        }
 
     def _served_lately(self, now: float) -> frozenset[str]:
         if self._company.until <= now:
