@@ -104,7 +104,7 @@ class Planner:
     @property
     def quantum(self) -> int:
         """How far behind its turn, in charged tokens, a tenant may stay for the sake of cached prefixes."""
-        return self._limits.max_num_prefill_tokens
+        return self._limits.prefill_chunk_size
 
     @property
     def _limits(self) -> Limits:
