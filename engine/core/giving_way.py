@@ -6,7 +6,7 @@ from engine.core import admission
 from engine.core.figures import Figures, FreeCause
 from engine.core.limits import Limits
 from engine.core.memory import Memory
-from engine.core.preemption import oldest_interactive, victim
+from engine.core.preemption import oldest_interactive, victim, weaker
 from engine.core.restraint import Restraint
 from engine.core.roster import Roster
 from engine.core.sequence import Sequence, SequenceClass
@@ -36,8 +36,11 @@ class GivingWay:
             self.park(loser)
 
     def make_room_for_growth(self, sequence: Sequence) -> None:
-        """Takes blocks for one more token from others; without success the sequence itself gives way."""
-        losers = self.reclaim(sequence, self._memory.cache.missing_blocks, [*self._roster.started()])
+        """Takes blocks for one more token from who gives way before it; if there are none, it gives way."""
+        holders = list(self._roster.started())
+        if sequence is not oldest_interactive(holders):
+            holders = weaker(holders, sequence, virtual=self._roster.virtual)
+        losers = self.reclaim(sequence, self._memory.cache.missing_blocks, holders)
         if any(loser.is_interactive for loser in losers):
             self._memory.learn_from_shortage()
         if not self._memory.cache.grow(sequence):

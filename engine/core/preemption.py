@@ -23,11 +23,19 @@ def victim(
     """
     return max(
         (sequence for sequence in candidates if sequence not in spared),
-        key=lambda sequence: (
-            not sequence.is_interactive,
-            virtual(sequence),
-            sequence.arrived_at,
-            sequence.id,
-        ),
+        key=lambda sequence: _claim(sequence, virtual),
         default=None,
     )
+
+
+def weaker(
+    candidates: Iterable[Sequence], beneficiary: Sequence, *, virtual: Callable[[Sequence], float]
+) -> list[Sequence]:
+    """Those who give way before `beneficiary` does."""
+    claim = _claim(beneficiary, virtual)
+    return [sequence for sequence in candidates if _claim(sequence, virtual) > claim]
+
+
+def _claim(sequence: Sequence, virtual: Callable[[Sequence], float]) -> tuple[bool, float, float, str]:
+    """The greatest gives way first."""
+    return not sequence.is_interactive, virtual(sequence), sequence.arrived_at, sequence.id

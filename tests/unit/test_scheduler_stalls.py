@@ -1,9 +1,11 @@
 """Whatever waits is admitted or refused: nothing waits for ever beside an engine that could run it."""
 
+import random
 from dataclasses import replace
 
 import pytest
 
+from engine.core.guardrails import Restrictions
 from engine.core.outcome import Refused
 from engine.core.scheduler import Scheduler
 from engine.core.sequence import Sequence, SequenceClass
@@ -207,3 +209,78 @@ def test_tokens_are_neither_lost_nor_repeated_by_preemption() -> None:
     assert sum(each.num_preemptions for each in sequences) > 4
     for each in sequences:
         assert each.token_ids[4:] == expected_output(each)
+
+
+# --- who gives way -------------------------------------------------------------------------------------
+
+
+def uneven(seed: int) -> tuple[Scheduler, list[Sequence]]:
+    """Requests of one tenant that need their next blocks at different times."""
+    rng = random.Random(seed)
+    engine = scheduler(num_blocks=20, max_num_seqs=8, kv_cache_utilization_limit=1.0)
+    expect_short_answers(engine)
+    sequences = [
+        sequence(
+            f"s{index}",
+            num_prompt_tokens=rng.randrange(1, 12),
+            max_tokens=rng.randrange(20, 50),
+            arrived_at=float(index),
+        )
+        for index in range(7)
+    ]
+    for each in sequences:
+        submit(engine, each)
+    return engine, sequences
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_preempted_requests_of_a_tenant_wait_in_the_order_in_which_they_arrived(seed: int) -> None:
+    """vllm#41951: a preempted request lost its place to others that came later."""
+    engine, sequences = uneven(seed)
+    room = engine._roster.rooms[SequenceClass.INTERACTIVE]
+    while engine.has_work:
+        step(engine)
+        for lane in (room.short, room.long):
+            parked = [each.arrived_at for each in lane.line("tenant") if each.num_preemptions]
+            assert parked == sorted(parked)
+    assert sum(each.num_preemptions for each in sequences) > 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_newest_gives_way_even_if_it_is_the_one_that_needs_a_block(seed: int) -> None:
+    engine, sequences = uneven(seed)
+    while engine.has_work:
+        before = {each.id: each.num_preemptions for each in engine.running()}
+        step(engine)
+        kept = [each.arrived_at for each in engine.running() if each.id in before]
+        just_now = [each for each in sequences if each.num_preemptions > before.get(each.id, 1000)]
+        assert all(max(kept, default=0.0) < each.arrived_at for each in just_now)
+
+
+# --- waiting for what another computes -----------------------------------------------------------------
+
+
+def test_a_person_does_not_wait_for_a_prompt_that_paused_offline_work_has_begun() -> None:
+    """Its blocks are being computed, but nobody computes them: the guardrails hold offline work back."""
+    engine = scheduler(max_num_seqs=4, offline_kv_utilization_limit=0.9)
+    submit(engine, named(sequence("offline", num_prompt_tokens=40, offline=True)))
+    step(engine)
+    engine.restrict(Restrictions(level=1))
+    submit(engine, named(sequence("person", num_prompt_tokens=40, arrived_at=1.0)))
+    plan, _ = step(engine)
+    assert planned(plan) == ["person"]
+
+
+def test_a_person_does_not_wait_for_a_prompt_whose_request_gave_its_seat_up() -> None:
+    engine = scheduler(max_num_seqs=2, offline_kv_utilization_limit=0.9, num_blocks=128)
+    submit(engine, named(sequence("offline", num_prompt_tokens=60, offline=True)))
+    step(engine)
+    submit(engine, sequence("runs", tenant="other", max_tokens=60, arrived_at=1.0))
+    submit(engine, sequence("too", tenant="other", max_tokens=6, arrived_at=1.0))
+    for _ in range(3):
+        step(engine)
+    person = named(sequence("person", num_prompt_tokens=60, arrived_at=2.0))
+    submit(engine, person)
+    for _ in range(20):
+        step(engine)
+    assert person.first_token_at is not None
