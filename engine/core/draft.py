@@ -18,6 +18,7 @@ class StepDraft:
         self._num_prefill_tokens = 0
         self._num_context_tokens = 0
         self.num_recomputed_tokens = 0
+        self.num_kept_tokens = 0  # of the prefill room, for whom they are due to
 
     @property
     def load(self) -> StepLoad:
@@ -32,7 +33,7 @@ class StepDraft:
     @property
     def prefill_room(self) -> int:
         """Prefill tokens that may still join."""
-        used = self._num_prefill_tokens
+        used = self._num_prefill_tokens + self.num_kept_tokens
         return max(0, min(self._prefill_budget, self._token_budget - len(self._decode_rows)) - used)
 
     @property

@@ -60,6 +60,11 @@ class FairShare:
         """What a tenant was charged in all, before its weight; begins anew after it was long forgotten."""
         return self._service.get(tenant, 0.0)
 
+    @property
+    def total_service(self) -> float:
+        """What all tenants were charged."""
+        return sum(self._service.values())
+
     def lead(self, tenant: str) -> float:
         """By how much a tenant's counter is beyond the smallest of those who wait."""
         return self.virtual(tenant) - self.smallest if self._num_waiting else 0.0

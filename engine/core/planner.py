@@ -90,7 +90,9 @@ class Planner:
         self._way.vacate_seats()
         self._take_up_the_oldest()
         self._decode_interactive()
+        draft.num_kept_tokens = self._tokens_due_to_offline()
         self._prefill_interactive()
+        draft.num_kept_tokens = 0
         if not draft.is_empty:
             self._slack.note(self._step_time.seconds(draft.load), now)
         self._fill_with_offline()
@@ -211,7 +213,7 @@ class Planner:
         if self._restraint.restrictions.pauses_offline:
             self.waits.fronts[OFFLINE] = WaitReason.CLASS_HOLD
             return
-        is_due = self._floor.is_due(self._least_chunk)
+        is_due = self._is_offline_due()
         at_least = self._least_chunk if is_due or self._draft.is_empty else 0
         seconds = self._offline_step_seconds()
         if self._decode_offline(running, seconds, at_least=at_least):
@@ -219,6 +221,16 @@ class Planner:
                 self._draft.keep_within(seconds, at_least=at_least)
             self._prefill_offline()
         self.waits.fronts.setdefault(OFFLINE, WaitReason.CLASS_HOLD)
+
+    def _is_offline_due(self) -> bool:
+        """Whether offline work has had less than its floor, and is not held back."""
+        has_work = self._roster.num_running[OFFLINE] or self._roster.rooms[OFFLINE]
+        is_held = self._restraint.restrictions.pauses_offline
+        return bool(has_work) and not is_held and self._floor.is_due(self._least_chunk)
+
+    def _tokens_due_to_offline(self) -> int:
+        """Prefill tokens that interactive prompts leave to offline work whose floor is due."""
+        return min(self._least_chunk, self._draft.prefill_room // 2) if self._is_offline_due() else 0
 
     def _offline_step_seconds(self) -> float | None:
         """How long offline work may make this step; None when nobody notices, or nothing can be foretold."""

@@ -253,6 +253,10 @@ class Scheduler:
                     num_late += 1
         return oldest, num_late
 
+    def service(self, sequence_class: SequenceClass) -> float:
+        """What all tenants of a class were charged."""
+        return self._roster.rooms[sequence_class].share.total_service
+
     def served_per_second(self, now: float, seconds: float) -> float:
         """Charged tokens per second over the last `seconds`, of all tenants."""
         return sum(self._roster.service.recent(now, seconds).values()) / seconds

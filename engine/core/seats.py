@@ -7,6 +7,7 @@ from engine.core.restraint import Restraint
 from engine.core.roster import Roster
 from engine.core.sequence import SequenceClass
 
+OFFLINE_SEAT_FROM = 8  # seats: with so many, one is offline work's, if there is any
 SPARE_PART = 16  # of the seats: for tenants that hold less than is due to them
 COMPANY_SECONDS = 1.0
 
@@ -40,6 +41,7 @@ class Seats:
         num_free = num_seats - running[SequenceClass.INTERACTIVE]
         if sequence_class is SequenceClass.OFFLINE:
             return tenants if num_free > running[SequenceClass.OFFLINE] else set()
+        num_free -= self._num_kept_for_offline()
         if num_free <= 0 or num_free > num_seats // SPARE_PART:
             return tenants if num_free > 0 else set()
         share = self._roster.rooms[sequence_class].share
@@ -53,6 +55,15 @@ class Seats:
             for each in tenants
             if holds(each) < max(1, seats_by_weight * share.weight(each)) and share.virtual(each) <= latest
         }
+
+    def _num_kept_for_offline(self) -> int:
+        """The seat in which offline work gets its floor while people would take all."""
+        limits, restrictions = self._restraint.limits, self._restraint.restrictions
+        has_work = (
+            self._roster.num_running[SequenceClass.OFFLINE] or self._roster.rooms[SequenceClass.OFFLINE]
+        )
+        is_kept = limits.max_num_seqs >= OFFLINE_SEAT_FROM and limits.offline_min_share > 0
+        return int(bool(has_work) and is_kept and not restrictions.pauses_offline)
 
     def _served_lately(self, now: float) -> frozenset[str]:
         if self._company.until <= now:
