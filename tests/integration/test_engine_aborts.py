@@ -91,6 +91,7 @@ async def test_a_connection_lost_right_after_its_requests_leaves_nothing() -> No
         await witness.send(request("next", epoch=2))
         await witness.end_of("next")
         await witness.status_where(is_empty)
+        assert max(runner.num_steps_of(f"r{index}") for index in range(20)) < 200
         assert engine.loop._live == {}
 
 
@@ -104,6 +105,7 @@ async def test_after_a_crowd_has_left_the_next_request_shares_its_steps_with_nob
         await crowd.status_where(lambda status: status.interactive.running == 10)
         await crowd.websocket.close()
         await witness.status_where(is_empty)
+        assert runner.num_steps_of("zombie0") < 200  # it did not come to its own end
         await witness.send(request("next", epoch=2))
         await witness.end_of("next")
         company = [plan.rows for plan in runner.plans if "next" in [row.sequence_id for row in plan.rows]]
