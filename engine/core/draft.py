@@ -50,19 +50,22 @@ class StepDraft:
 
     def add_decodes(self, sequences: list[Sequence]) -> None:
         """A row for each sequence that decodes: its newest token."""
-        add = self._decode_rows.append
+        add, make, num_context_tokens = self._decode_rows.append, PlannedRow._make, 0
         for sequence in sequences:  # the hottest loop of planning
             start = sequence.num_computed_tokens
-            self._num_context_tokens += start
+            num_context_tokens += start
             add(
-                PlannedRow(
-                    sequence.id,
-                    (sequence.token_ids[start],),
-                    start,
-                    tuple(sequence.block_table),
-                    sequence.sampling or sampling_of(sequence),
+                make(
+                    (
+                        sequence.id,
+                        (sequence.token_ids[start],),
+                        start,
+                        tuple(sequence.block_table),
+                        sequence.sampling or sampling_of(sequence),
+                    )
                 )
             )
+        self._num_context_tokens += num_context_tokens
 
     def num_planned_tokens(self, sequence: Sequence) -> int:
         """How many tokens of a sequence's chunk are in the step already."""

@@ -157,6 +157,8 @@ class Scheduler:
                 token_ids = sampled.get(row.sequence_id)
                 if token_ids:
                     self._take_tokens(sequence, token_ids, now, outcomes)
+                elif row.sampling is not None:  # it would have nothing left to compute, and wait for ever
+                    outcomes.append(self._break(sequence, "the step brought no token for this request"))
             except Exception as exception:  # whatever is wrong with one request ends that one alone
                 outcomes.append(self._break(sequence, f"the request's bookkeeping failed: {exception!r}"))
         return outcomes

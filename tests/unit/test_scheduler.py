@@ -204,3 +204,13 @@ def test_time_to_a_token_counts_from_arrival_first_and_from_the_token_before_lat
 def test_limits_that_make_no_sense_name_their_key(changes: dict[str, float], key: str) -> None:
     with pytest.raises(LimitError, match=key):
         Limits(**changes)  # type: ignore[arg-type]
+
+
+def test_a_row_that_was_to_sample_and_brought_no_token_ends_its_request() -> None:
+    engine = scheduler()
+    submit(engine, sequence("silent"))
+    plan = engine.plan_step(0.0)
+    assert plan is not None
+    (broken,) = engine.apply(plan, StepResult(step_id=plan.step_id, sampled={}), 0.0)
+    assert isinstance(broken, Broken)
+    assert not engine.has_work
