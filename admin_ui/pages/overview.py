@@ -16,11 +16,13 @@ from admin_ui.formatting import measured, slo_name
 from admin_ui.live import HISTORY_SECONDS, Snapshot
 from admin_ui.page import show_page
 from admin_ui.sessions import SignedIn, Watching, session_token
+from engine.protocol import EngineStatus
 from gateway.errors import StoreUnavailable
 from gateway.operators import service
 
 router = APIRouter()
 
+MAX_WAITING_ROWS: Final = 8
 PARTIAL: Final = "overview/live.html"
 SESSION_CHECKED_EVERY: Final = 30  # snapshots, so about half a minute
 RECONNECT_AFTER_MS: Final = 2_000
@@ -93,7 +95,21 @@ def _engine_values(view: EngineView) -> dict[str, Any]:
         "view": view,
         "model": None if view.description is None else view.description.model,
         "limits": None if view.status is None else limit_rows(view),
+        "waiting": [] if view.status is None else waiting_rows(view.status),
+        "moves": [] if view.status is None else view.status.guardrails.events[:-4:-1],
     }
+
+
+def waiting_rows(status: EngineStatus) -> list[tuple[str, str]]:
+    """Who waits in an engine, and for what: the words of the API, the metrics and the log."""
+    names = {row.tenant: row.name for row in status.tenants}
+    return [
+        (
+            f"{names.get(row.tenant, row.tenant)}, {row.request_class.value}",
+            f"{row.count:,} {row.reason.value}",
+        )
+        for row in status.waiting[:MAX_WAITING_ROWS]
+    ]
 
 
 def limit_rows(view: EngineView) -> list[tuple[str, str]]:
@@ -111,6 +127,8 @@ def limit_rows(view: EngineView) -> list[tuple[str, str]]:
         ("max_output_len", f"{limits.max_output_len:,}"),
         ("kv_cache_utilization_limit", f"{limits.kv_cache_utilization_limit:g}"),
         ("waiting_timeout_ms", f"{limits.waiting_timeout_ms:,}"),
+        ("offline_kv_utilization_limit", f"{limits.offline_kv_utilization_limit:g}"),
+        ("offline_min_share", f"{limits.offline_min_share:g}"),
     ]
 
 
