@@ -42,11 +42,24 @@ class StepDraft:
         return max(0, self._token_budget - len(self._decode_rows) - self._num_prefill_tokens)
 
     def keep_within(self, seconds: float, *, at_least: int) -> None:
-        """Lets no more prefill join than what is predicted to end in time; `at_least` tokens always may."""
+        """Lets no more prefill join than what is predicted to end in time; `at_least` tokens always may.
+
+        Rows that take longer already are no reason: what cannot be kept shall not cost anything.
+        """
+        if self._step_time.seconds(self.load) > seconds:
+            return
         more = self._step_time.prefill_tokens_within(seconds, self.load)
         if more is not None:
-            allowed = self._num_prefill_tokens + max(at_least, more)
-            self._prefill_budget = min(self._prefill_budget, allowed)
+            self._hold(max(at_least, more))
+
+    def stop_at(self, seconds: float, *, at_least: int) -> None:
+        """As `keep_within`, but what takes longer already gets `at_least` tokens more and no others."""
+        more = self._step_time.prefill_tokens_within(seconds, self.load)
+        if more is not None:
+            self._hold(max(at_least, more))
+
+    def _hold(self, num_more_tokens: int) -> None:
+        self._prefill_budget = min(self._prefill_budget, self._num_prefill_tokens + num_more_tokens)
 
     def add_decodes(self, sequences: list[Sequence]) -> None:
         """A row for each sequence that decodes: its newest token."""

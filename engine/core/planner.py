@@ -218,7 +218,7 @@ class Planner:
         seconds = self._offline_step_seconds()
         if self._decode_offline(running, seconds, at_least=at_least):
             if seconds is not None:
-                self._draft.keep_within(seconds, at_least=at_least)
+                self._draft.stop_at(seconds, at_least=at_least)
             self._prefill_offline()
         self.waits.fronts.setdefault(OFFLINE, WaitReason.CLASS_HOLD)
 

@@ -7,8 +7,6 @@ from engine.core.limits import Limits
 
 BUDGETS = ("max_num_seqs", "max_num_batched_tokens", "max_num_prefill_tokens", "prefill_chunk_size")
 
-LEAST_SCALED = 4  # sequences: fewer are no crowd to be thinned out
-
 
 class Restraint:
     """Above level 0 of the guardrails no budget rises; from some level on, budgets are scaled down."""
@@ -18,17 +16,14 @@ class Restraint:
         self.restrictions = Restrictions(level=0)
         self._wanted = limits
         self._ceiling = limits
-        self._num_running_when_scaled = limits.max_num_seqs
 
     def want(self, limits: Limits) -> None:
         """What operators want from now on."""
         self._wanted = limits
         self._settle()
 
-    def restrict(self, restrictions: Restrictions, *, num_running: int) -> None:
-        """What the guardrails take. `num_running` is what a scale is applied to: it must be felt at once."""
-        if restrictions.limit_scale < 1 and self.restrictions.limit_scale == 1:
-            self._num_running_when_scaled = max(LEAST_SCALED, num_running)
+    def restrict(self, restrictions: Restrictions) -> None:
+        """What the guardrails take."""
         if not self.restrictions.forbids_rises:
             self._ceiling = self.limits
         self.restrictions = restrictions
@@ -41,12 +36,12 @@ class Restraint:
             limits = replace(limits, **lower)
         scale = self.restrictions.limit_scale
         if scale < 1:
-            limits = _scaled(limits, scale, self._num_running_when_scaled)
+            limits = _scaled(limits, scale)
         self.limits = limits
 
 
-def _scaled(limits: Limits, scale: float, num_running: int) -> Limits:
-    num_seqs = max(1, int(scale * min(limits.max_num_seqs, num_running)))
+def _scaled(limits: Limits, scale: float) -> Limits:
+    num_seqs = max(1, int(scale * limits.max_num_seqs))
     return replace(
         limits,
         max_num_seqs=num_seqs,

@@ -119,7 +119,7 @@ class Scheduler:
 
     def restrict(self, restrictions: Restrictions) -> None:
         """What the guardrails take away, from the next step on."""
-        self._restraint.restrict(restrictions, num_running=len(self._roster.running))
+        self._restraint.restrict(restrictions)
 
     # --- the step --------------------------------------------------------------------------------------
 
