@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from deploy.commands import keys, operators, processes, scheduler, tenants
+from deploy.commands import bench, keys, operators, processes, scheduler, tenants
 from deploy.data_directory import DataDirectoryError
 from deploy.embedded_postgres import EmbeddedPostgresError
 from deploy.failure import Failure, fail
@@ -48,6 +48,7 @@ app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
 app.add_typer(operators.app, name="operators")
 app.add_typer(scheduler.app, name="scheduler")
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback(invoke_without_command=True)
