@@ -82,7 +82,7 @@ def assemble(settings: EngineSettings, *, model_name: str, directory: Path) -> P
             created=int(time.time()),
             text=loaded.description,
             vocab_size=loaded.vocab_size,
-            dtype=loaded.dtype_name,
+            dtype=loaded.precision.name,
             device=loaded.device.type,
         ),
         limits=_limits_within(num_blocks, settings.engine, limits),
@@ -124,9 +124,9 @@ def _num_blocks(section: EngineSection, limits: Limits, loaded: LoadedModel) -> 
     """Blocks that fit the memory asked for; `auto` takes a part of what is free, at most what can be used."""
     size, is_auto = section.kv_block_size, section.kv_cache_gib == "auto"
     gib = _free_gib(loaded.device) if section.kv_cache_gib == "auto" else section.kv_cache_gib
-    fitting = num_blocks_in(int(gib * GIB), loaded.config, block_size=size, dtype=loaded.dtype)
+    fitting = num_blocks_in(int(gib * GIB), loaded.config, block_size=size, dtype=loaded.precision.cache)
     if fitting < 1:
-        block_gib = kv_block_bytes(loaded.config, block_size=size, dtype=loaded.dtype) / GIB
+        block_gib = kv_block_bytes(loaded.config, block_size=size, dtype=loaded.precision.cache) / GIB
         raise EngineError(f"engine.kv_cache_gib: {gib:.3g} GiB hold not one block of {block_gib:.3g} GiB")
     return min(fitting, _blocks_for_all(limits, size)) if is_auto else fitting
 

@@ -32,7 +32,7 @@ class EngineSection(Section):
     model: str = "smollm2-135m-instruct"
     listen: str = "127.0.0.1:8090"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
     kv_block_size: int = Field(default=32, ge=1, le=1024)
     kv_cache_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["auto"] = "auto"
     num_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from kernels.kv_write import kv_write
-from kernels.linear import linear
+from kernels.linear import Weight, linear
 from kernels.paged_attention import AttentionPlan, paged_attention
 from kernels.silu_and_mul import silu_and_mul
 
@@ -15,7 +15,7 @@ from kernels.silu_and_mul import silu_and_mul
 class Projection:
     """A linear layer's tensors."""
 
-    weight: Tensor  # [out_size, in_size]
+    weight: Weight  # [out_size, in_size]
     bias: Tensor | None  # [out_size]
 
     def __call__(self, rows: Tensor) -> Tensor:

@@ -9,18 +9,18 @@ from torch.nn import functional
 from engine.models.config import ModelConfig
 from engine.models.layers import LayerCache, LayerWeights, Rotation, StepInputs, attend, feed_forward
 from engine.models.rotary import RotaryEmbedding
-from kernels.linear import linear
+from kernels.linear import Weight, linear
 from kernels.rms_norm import add_and_rms_norm, rms_norm
 
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaWeights:
-    """All tensors of the model, on one device and of one type."""
+    """All tensors of the model, on one device and of one precision."""
 
     embedding: Tensor  # [vocab_size, hidden_size]
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden_size]
-    output: Tensor  # [vocab_size, hidden_size]; the embedding itself where they are tied
+    output: Weight  # [vocab_size, hidden_size]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,9 @@ class Llama:
         cos, sin = self.rotary.rows(inputs.positions)
         rotation = Rotation(cos=cos, sin=sin)
         epsilon = self.config.rms_norm_epsilon
-        residual = functional.embedding(inputs.token_ids, self.weights.embedding)
+        residual = functional.embedding(inputs.token_ids, self.weights.embedding).to(
+            self.weights.final_norm.dtype
+        )
         hidden = rms_norm(residual, self.weights.layers[0].input_norm, epsilon=epsilon)
         for index, layer in enumerate(self.weights.layers):
             if index > 0:

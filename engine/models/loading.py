@@ -9,10 +9,9 @@ from engine.errors import ModelError
 from engine.models.config import ModelConfig, read_config
 from engine.models.description import ModelDescription, describe
 from engine.models.llama import Llama
+from engine.models.precision import Precision, choose_precision
 from engine.models.rotary import RotaryEmbedding, inverse_frequencies
 from engine.models.weights import load_weights
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +20,7 @@ class LoadedModel:
 
     network: Llama
     description: ModelDescription
-    dtype: torch.dtype
+    precision: Precision
     device: torch.device
 
     @property
@@ -44,29 +43,24 @@ class LoadedModel:
         """The tokens that end an answer."""
         return self.description.eos_token_ids
 
-    @property
-    def dtype_name(self) -> str:
-        """The type as settings name it."""
-        return next(name for name, dtype in _DTYPES.items() if dtype == self.dtype)
-
 
 def load_model(directory: Path, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
     """Loads the Hugging Face directory `directory`.
 
-    `dtype` is float32, bfloat16 or auto (float32 on a CPU, bfloat16 on a GPU), `device` is cpu, cuda or auto.
+    `dtype` is float32, bfloat16, int8 or auto (see precision.py), `device` is cpu, cuda or auto.
     Raises ModelError, in one line, where the files or the device are not what they should be.
     """
     chosen_device = resolve_device(device)
-    chosen_dtype = resolve_dtype(dtype, chosen_device)
+    precision = choose_precision(dtype, chosen_device)
     config = read_config(directory)
     description = describe(directory)
     frequencies = inverse_frequencies(config.rope, config.head_dim).to(chosen_device)
     network = Llama(
         config=config,
-        weights=load_weights(directory, config, dtype=chosen_dtype, device=chosen_device),
+        weights=load_weights(directory, config, precision=precision, device=chosen_device),
         rotary=RotaryEmbedding(frequencies),
     )
-    return LoadedModel(network=network, description=description, dtype=chosen_dtype, device=chosen_device)
+    return LoadedModel(network=network, description=description, precision=precision, device=chosen_device)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -83,13 +77,3 @@ def resolve_device(name: str) -> torch.device:
             raise ModelError("the device 'cuda' was asked for, but PyTorch finds no GPU here")
         case _:
             raise ModelError(f"the device {name!r} is not known; choose auto, cpu or cuda")
-
-
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The type that a setting names; auto is what is fast and exact enough on `device`. Raises ModelError."""
-    if name == "auto":
-        # Measured on two AVX-512 cores without AMX: from 32 rows on, bfloat16 is slower than float32.
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    if name not in _DTYPES:
-        raise ModelError(f"the type {name!r} is not known; choose auto, {' or '.join(_DTYPES)}")
-    return _DTYPES[name]

@@ -14,16 +14,17 @@ from engine.models.config import ModelConfig
 from engine.models.files import read_json
 from engine.models.layers import LayerWeights, Projection
 from engine.models.llama import LlamaWeights
+from engine.models.precision import Precision
 
 _FLOAT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def load_weights(
-    directory: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device
+    directory: Path, config: ModelConfig, *, precision: Precision, device: torch.device
 ) -> LlamaWeights:
     """All weights of the model in `directory`; raises ModelError for one missing, misshapen or left over."""
     with _open_checkpoint(directory) as checkpoint:
-        reader = _Reader(checkpoint, config, dtype, device)
+        reader = _Reader(checkpoint, config, precision, device)
         weights = reader.read()
         reader.check_nothing_is_left()
     return weights
@@ -56,23 +57,23 @@ class _Reader:
     """Takes tensors out of a checkpoint by their names there, and remembers which ones it took."""
 
     def __init__(
-        self, checkpoint: dict[str, Any], config: ModelConfig, dtype: torch.dtype, device: torch.device
+        self, checkpoint: dict[str, Any], config: ModelConfig, precision: Precision, device: torch.device
     ) -> None:
         self._checkpoint = checkpoint
         self._config = config
-        self._dtype = dtype
+        self._precision = precision
         self._device = device
         self._left = set(checkpoint)
 
     def read(self) -> LlamaWeights:
-        config = self._config
+        config, precision = self._config, self._precision
         table_shape = (config.vocab_size, config.hidden_size)
-        embedding = self._take("model.embed_tokens.weight", table_shape)
+        table = self._take("model.embed_tokens.weight", table_shape)
         return LlamaWeights(
-            embedding=embedding,
+            embedding=table.to(precision.embedding),
             layers=tuple(self._layer(f"model.layers.{index}") for index in range(config.num_layers)),
             final_norm=self._take("model.norm.weight", (config.hidden_size,)),
-            output=embedding if config.is_tied else self._take("lm_head.weight", table_shape),
+            output=precision.weight(table if config.is_tied else self._take("lm_head.weight", table_shape)),
         )
 
     def check_nothing_is_left(self) -> None:
@@ -113,7 +114,7 @@ class _Reader:
         weights = [self._take(f"{name}.weight", (size, in_size)) for name, size in out_sizes.items()]
         biases = [self._take(f"{name}.bias", (size,)) for name, size in out_sizes.items() if has_bias]
         return Projection(
-            weight=torch.cat(weights) if len(weights) > 1 else weights[0],
+            weight=self._precision.weight(torch.cat(weights) if len(weights) > 1 else weights[0]),
             bias=torch.cat(biases) if biases else None,
         )
 
@@ -127,4 +128,4 @@ class _Reader:
         if tensor.dtype not in _FLOAT_TYPES:
             raise ModelError(f"the weight {name} is of type {tensor.dtype}, which is not supported")
         # A copy of our own: what was read may be a view of a file that is about to close.
-        return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+        return tensor.to(device=self._device, dtype=self._precision.hidden, copy=True)

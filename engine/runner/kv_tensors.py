@@ -4,6 +4,7 @@ import torch
 
 from engine.models.config import ModelConfig
 from engine.models.layers import LayerCache
+from kernels.kv_write import new_pages
 
 
 def kv_block_bytes(config: ModelConfig, *, block_size: int, dtype: torch.dtype) -> int:
@@ -21,6 +22,6 @@ def allocate_kv_tensors(
     config: ModelConfig, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[LayerCache, ...]:
     """The caches of all layers. On a CPU the system hands the memory out as blocks are first written."""
-    shape = (2, num_blocks, config.num_kv_heads, block_size, config.head_dim)
-    tensors = (torch.empty(shape, dtype=dtype, device=device) for _ in range(config.num_layers))
-    return tuple(LayerCache(keys=tensor[0], values=tensor[1]) for tensor in tensors)
+    shape = (num_blocks, config.num_kv_heads, block_size, config.head_dim)
+    pages = (new_pages(*shape, dtype=dtype, device=device) for _ in range(config.num_layers))
+    return tuple(LayerCache(keys=keys, values=values) for keys, values in pages)

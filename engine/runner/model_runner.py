@@ -4,13 +4,14 @@ import logging
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from engine.core.step import PlannedRow, SamplingParams, StepPlan, StepResult
+from engine.models.computation import computation
 from engine.models.loading import LoadedModel
 from engine.runner.inputs import build_inputs, sampled_token_rows
 from engine.runner.kv_tensors import allocate_kv_tensors
 from engine.runner.sampler import SampledRows, no_sampled_rows, sample_rows, sample_rows_apart
+from kernels import native
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +41,15 @@ class ModelRunner:
         """
         if num_threads is not None:
             torch.set_num_threads(num_threads)
-        self._network = model.network
+            native.set_num_threads(num_threads)
         self._caches = allocate_kv_tensors(
-            model.config, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=model.device
+            model.config,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            dtype=model.precision.cache,
+            device=model.device,
         )
+        self._computation = computation(model.network, self._caches)
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> InFlight:
@@ -62,10 +68,12 @@ class ModelRunner:
         errors = {in_flight.sequence_ids[index]: error for index, error in rows.errors.items()}
         token_ids, is_finite = rows.token_ids.tolist(), rows.is_finite.tolist()
         for sequence_id, token_id, is_valid in zip(in_flight.sequence_ids, token_ids, is_finite, strict=True):
-            if not is_valid:
-                errors[sequence_id] = NOT_FINITE
-            elif sequence_id not in errors:
+            if sequence_id in errors:
+                continue
+            if is_valid:
                 sampled[sequence_id] = (token_id,)
+            else:
+                errors[sequence_id] = NOT_FINITE
         return StepResult(step_id=in_flight.step_id, sampled=sampled, errors=errors)
 
     def warm_up(self) -> None:
@@ -83,16 +91,13 @@ class ModelRunner:
     def _compute(self, plan: StepPlan, sampling_rows: list[PlannedRow]) -> SampledRows:
         if not plan.rows:
             return no_sampled_rows()
-        hidden = self._network.forward(build_inputs(plan.rows, self._caches[0].keys), self._caches)
+        keys = self._caches[0].keys
+        chosen = torch.tensor(sampled_token_rows(plan.rows), dtype=torch.int64, device=keys.device)
+        logits = self._computation.logits(build_inputs(plan.rows, keys), chosen)
         if not sampling_rows:
             return no_sampled_rows()
-        chosen = torch.tensor(sampled_token_rows(plan.rows), device=hidden.device)
-        return self._sample(hidden.index_select(0, chosen), sampling_rows)
-
-    def _sample(self, hidden: Tensor, rows: list[PlannedRow]) -> SampledRows:
-        # hidden [num_rows, hidden_size]
         try:
-            return sample_rows(self._network.logits(hidden), rows)
+            return sample_rows(logits, sampling_rows)
         except Exception:  # one row's parameters, most likely: they must not cost the others their tokens
             logger.exception("sampling a step failed; its rows are sampled one by one")
-            return sample_rows_apart(self._network.logits(hidden), rows)
+            return sample_rows_apart(logits, sampling_rows)

@@ -27,20 +27,20 @@ class SampledRows:
 def sample_rows(logits: Tensor, rows: Sequence[PlannedRow]) -> SampledRows:
     # logits [num_rows, vocab_size] float32, overwritten
     """Samples one token for each of `rows`, all of which have sampling parameters."""
-    # A sum is finite exactly if all its terms are: logits are far too small to overflow.
-    is_finite = logits.sum(dim=-1).isfinite()
-    return SampledRows(token_ids=sample(logits, [_sampling_row(row) for row in rows]), is_finite=is_finite)
+    token_ids, is_finite = sample(logits, [_sampling_row(row) for row in rows])
+    return SampledRows(token_ids=token_ids, is_finite=is_finite)
 
 
 def sample_rows_apart(logits: Tensor, rows: Sequence[PlannedRow]) -> SampledRows:
     # logits [num_rows, vocab_size] float32, overwritten
     """As `sample_rows`, but row by row: one that raises has an error, the others have their tokens."""
     token_ids = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
-    is_finite = logits.sum(dim=-1).isfinite()
+    is_finite = torch.zeros(len(rows), dtype=torch.bool, device=logits.device)
     errors: dict[int, str] = {}
     for index, row in enumerate(rows):
         try:
-            token_ids[index : index + 1] = sample(logits[index : index + 1], [_sampling_row(row)])
+            own = slice(index, index + 1)
+            token_ids[own], is_finite[own] = sample(logits[own], [_sampling_row(row)])
         except Exception as error:  # whatever is wrong with one row's parameters
             errors[index] = f"sampling failed: {error!r}"
     return SampledRows(token_ids=token_ids, is_finite=is_finite, errors=errors)

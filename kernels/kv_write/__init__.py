@@ -2,9 +2,11 @@
 
 from torch import Tensor
 
-from kernels.kv_write import reference
+from kernels import native as native_library
+from kernels.kv_write import native, reference
+from kernels.kv_write.pages import are_native, new_pages
 
-__all__ = ["kv_write"]
+__all__ = ["kv_write", "new_pages"]
 
 
 def kv_write(
@@ -26,6 +28,11 @@ def kv_write(
 
         return triton_kernel.kv_write(
             qkv, cos=cos, sin=sin, slots=slots, key_cache=key_cache, value_cache=value_cache
+        )
+    library = native_library.library()
+    if library is not None and are_native(key_cache):
+        return native.kv_write(
+            library, qkv, cos=cos, sin=sin, slots=slots, key_cache=key_cache, value_cache=value_cache
         )
     return reference.kv_write(
         qkv, cos=cos, sin=sin, slots=slots, key_cache=key_cache, value_cache=value_cache

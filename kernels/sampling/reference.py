@@ -31,9 +31,11 @@ class SamplingRow:
     banned_token_ids: tuple[int, ...] = ()
 
 
-def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    # logits [num_rows, vocab_size], overwritten -> [num_rows] int64
-    """The chosen token of each row; where all logits but NaN or -inf are gone, the answer has no meaning."""
+def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor]:
+    # logits [num_rows, vocab_size], overwritten -> [num_rows] int64, [num_rows] bool
+    """The chosen token of each row, and whether its logits were all numbers: otherwise it has no meaning."""
+    # A sum is finite exactly if all its terms are: logits are far too small to overflow.
+    is_finite = logits.sum(dim=-1).isfinite()
     for index, row in enumerate(rows):
         if row.banned_token_ids:
             logits[index, list(row.banned_token_ids)] = -math.inf
@@ -41,7 +43,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     for index, row in enumerate(rows):
         if row.temperature > 0 and row.top_k != 1:
             chosen[index] = _draw(logits[index], row)
-    return chosen
+    return chosen, is_finite
 
 
 def uniform(seed: int, position: int) -> float:
@@ -98,5 +100,6 @@ def _holding(needed: Tensor, logits: Tensor, weights: Tensor) -> Tensor:
 
 def _likeliest_first(logits: Tensor, num_tokens: int) -> Tensor:
     """Token ids by falling logit, equal ones by rising id."""
-    ids = torch.topk(logits, num_tokens, sorted=False).indices.sort().values
-    return ids[logits[ids].sort(descending=True, stable=True).indices]
+    least = torch.topk(logits, num_tokens, sorted=False).values.min()
+    ids = (logits >= least).nonzero().flatten()  # topk alone picks any of those that are equal
+    return ids[logits[ids].sort(descending=True, stable=True).indices[:num_tokens]]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.core.step import PlannedRow
+from engine.models.computation import computation
 from engine.models.loading import LoadedModel
 from engine.runner.inputs import build_inputs
 from engine.runner.kv_tensors import allocate_kv_tensors
@@ -19,13 +20,18 @@ def chunked_logits(
     """The logits after every token of `token_ids`."""
     num_blocks = -(-len(token_ids) // block_size)
     caches = allocate_kv_tensors(
-        model.config, num_blocks=num_blocks, block_size=block_size, dtype=model.dtype, device=model.device
+        model.config,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        dtype=model.precision.cache,
+        device=model.device,
     )
+    computed = computation(model.network, caches)
     table = tuple(reversed(range(num_blocks)))
     logits = []
     for start in range(0, len(token_ids), chunk_size):
         chunk = tuple(token_ids[start : start + chunk_size])
         row = PlannedRow(sequence_id="", token_ids=chunk, start=start, block_table=table, sampling=None)
-        hidden = model.network.forward(build_inputs([row], caches[0].keys), caches)
-        logits.append(model.network.logits(hidden))
+        every_token = torch.arange(len(chunk))
+        logits.append(computed.logits(build_inputs([row], caches[0].keys), every_token).clone())
     return torch.cat(logits)

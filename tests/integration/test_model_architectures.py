@@ -44,7 +44,7 @@ def changed_config(directory: Path, **changes: object) -> Path:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_logits_equal_transformers(shape: TinyShape, tmp_path: Path) -> None:
     directory = write_tiny_llama(tmp_path, shape)
-    ours = chunked_logits(load_model(directory), TOKEN_IDS, chunk_size=9)
+    ours = chunked_logits(load_model(directory, dtype="float32"), TOKEN_IDS, chunk_size=9)
     torch.testing.assert_close(ours, TransformersReference(directory).logits(TOKEN_IDS), atol=1e-4, rtol=1e-4)
 
 
@@ -55,10 +55,11 @@ def test_shards_hold_the_same_model_as_one_file(tmp_path: Path) -> None:
     torch.testing.assert_close(logits[0], logits[1])
 
 
-def test_bfloat16_stays_near_float32(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_fewer_bits_stay_near_float32(dtype: str, tmp_path: Path) -> None:
     directory = write_tiny_llama(tmp_path)
-    exact = chunked_logits(load_model(directory), TOKEN_IDS, chunk_size=9)
-    rounded = chunked_logits(load_model(directory, dtype="bfloat16"), TOKEN_IDS, chunk_size=9)
+    exact = chunked_logits(load_model(directory, dtype="float32"), TOKEN_IDS, chunk_size=9)
+    rounded = chunked_logits(load_model(directory, dtype=dtype), TOKEN_IDS, chunk_size=9)
     assert (rounded - exact).abs().mean() < 0.05 * exact.std()
 
 

@@ -1,0 +1,26 @@
+"""Each native operator at every level that this machine can run, over memory that holds NaN until written."""
+
+import ctypes
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from kernels.native import Level, load, usable_levels
+
+
+@pytest.fixture(params=usable_levels(), ids=lambda level: level.name)
+def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
+    """The operators compiled for one level."""
+    level: Level = request.param
+    library = load(level)
+    library.sluice_set_num_threads(ctypes.c_int(2))
+    return library
+
+
+@pytest.fixture(autouse=True)
+def _empty_memory_is_nan() -> Iterator[None]:
+    """What torch.empty gives is NaN, or the largest number, so that what nobody wrote is seen."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
