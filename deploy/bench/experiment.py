@@ -84,9 +84,12 @@ async def _warm_up(server: Server, experiment: Experiment, asking: Asking) -> No
     longest = max(
         (conversation.turns[0] for load in experiment.loads for conversation in load.conversations),
         key=lambda turn: turn.num_new_tokens,
+        default=None,
     )
+    if longest is None:
+        return
     load = closed_load(
-        experiment.tenants[0],
+        experiment.tenants,
         concurrency=1,
         num_requests=experiment.num_warmup_requests,
         num_prompt_tokens=longest.num_new_tokens,

@@ -2,26 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from deploy.bench.comparison import ComparedFigure, compared
 from deploy.bench.figures import Figures
 from deploy.bench.records import RequestRecord
 from deploy.bench.report import Report, RunReport
 from deploy.bench.runner import OnRecord
-
-MEASURES: Final = {
-    "ttft": "time to first token",
-    "itl": "between tokens",
-    "tpot": "per output token",
-    "e2e": "whole request",
-    "jitter": "longest gap",
-    "late": "sent late by us",
-}
-LATE_MS: Final = 10.0  # the p99 of late starts beyond which latencies are partly our own
+from deploy.bench.wording import MEASURES, facts_of, is_generator_late
 
 
 @contextmanager
@@ -48,7 +40,7 @@ def progress_bar(console: Console, name: str, num_requests: int) -> Iterator[OnR
 
 def print_report(console: Console, report: Report) -> None:
     """All runs, one after the other."""
-    console.print(f"[bold]{report.model}[/bold] at {report.url}", highlight=False)
+    console.print(f"[bold]{escape(report.model)}[/bold] at {report.url}", highlight=False)
     for run in report.runs:
         console.print()
         _print_run(console, run)
@@ -56,17 +48,18 @@ def print_report(console: Console, report: Report) -> None:
 
 def _print_run(console: Console, run: RunReport) -> None:
     figures = run.figures
-    console.print(f"[bold]{run.name}[/bold]  {run.load}", highlight=False)
+    console.print(f"[bold]{escape(run.name)}[/bold]  {escape(run.load)}", highlight=False)
     console.print(_latency_table(figures))
-    for line in _lines(run):
-        console.print(line, highlight=False)
+    for name, value in facts_of(run):
+        console.print(f"{name:<10}{escape(value)}", highlight=False)
+    for error, count in figures.errors.items():
+        console.print(f"[red]failed    {count} × {escape(error)}[/red]", highlight=False)
     if len(figures.tenants) > 1:
         console.print(_tenant_table(figures))
-    late = figures.latencies_ms.get("late")
-    if late is not None and late.p99 > LATE_MS:
+    if is_generator_late(figures):
         console.print(
-            f"[yellow]The generator itself fell behind: the p99 of late starts is {late.p99:.0f} ms. "
-            "Give it a core of its own, or lower the rate.[/yellow]",
+            f"[yellow]The generator itself fell behind: the p99 of late starts is "
+            f"{figures.latencies_ms['late'].p99:,.0f} ms. Give it a core, or lower the rate.[/yellow]",
             highlight=False,
         )
 
@@ -87,7 +80,7 @@ def _tenant_table(figures: Figures) -> Table:
     )
     for each in figures.tenants:
         table.add_row(
-            each.name,
+            escape(each.name),
             str(each.num_requests),
             str(each.num_complete),
             str(each.num_errors),
@@ -100,41 +93,6 @@ def _tenant_table(figures: Figures) -> Table:
     return table
 
 
-def _lines(run: RunReport) -> Iterator[str]:
-    figures = run.figures
-    yield (
-        f"{figures.num_complete} of {figures.num_requests} requests complete in {figures.seconds:,.1f} s"
-        + (f", {figures.num_cancelled} left as planned" if figures.num_cancelled else "")
-    )
-    yield (
-        f"output {figures.output_tokens_per_second:,.1f} tokens/s · "
-        f"total {figures.total_tokens_per_second:,.1f} tokens/s · "
-        f"{figures.requests_per_second:,.2f} requests/s"
-    )
-    if figures.share_within_slo is not None:
-        yield (
-            f"goodput {figures.goodput_per_second:,.2f} requests/s · "
-            f"{figures.share_within_slo:.1%} of requests within the SLO"
-        )
-    if figures.num_cached_tokens is not None and figures.num_prompt_tokens:
-        share = figures.num_cached_tokens / figures.num_prompt_tokens
-        yield f"{share:.1%} of prompt tokens came from the cache"
-    if figures.jain_index is not None:
-        yield f"fairness: Jain's index {figures.jain_index:.3f} of tokens by weight"
-    for error, count in figures.errors.items():
-        yield f"[red]failed: {count} × {error}[/red]"
-    yield from _sample_lines(run)
-
-
-def _sample_lines(run: RunReport) -> Iterator[str]:
-    kv = [sample.kv_utilization for sample in run.samples if sample.kv_utilization is not None]
-    if kv:
-        yield f"KV cache: {sum(kv) / len(kv):.1%} used on average, {max(kv):.1%} at most"
-    resident = [sample.resident_bytes for sample in run.samples if sample.resident_bytes is not None]
-    if resident:
-        yield f"server's resident memory: {max(resident) / 2**20:,.0f} MiB at most"
-
-
 def _table(first: str, *others: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(first)
@@ -145,3 +103,29 @@ def _table(first: str, *others: str) -> Table:
 
 def _shown(value: float | None) -> str:
     return "" if value is None else f"{value:,.1f}"
+
+
+def print_comparison(console: Console, first: Report, second: Report) -> None:
+    """Side by side, with the ratio green where the second is better."""
+    comparison = compared(first, second)
+    console.print(f"A  {escape(first.model)} at {first.url}, {first.started_at}", highlight=False)
+    console.print(f"B  {escape(second.model)} at {second.url}, {second.started_at}", highlight=False)
+    for difference in comparison.differences:
+        console.print(f"[yellow]not alike: {escape(difference)}[/yellow]", highlight=False)
+    for run in comparison.runs:
+        table = _table(run.name, "A", "B", "B / A")
+        for figure in run.figures:
+            table.add_row(figure.name, _shown(figure.first), _shown(figure.second), _ratio(figure))
+        console.print()
+        console.print(table)
+    for name in comparison.only_first:
+        console.print(f"[yellow]{escape(name)} is in A only[/yellow]", highlight=False)
+    for name in comparison.only_second:
+        console.print(f"[yellow]{escape(name)} is in B only[/yellow]", highlight=False)
+
+
+def _ratio(figure: ComparedFigure) -> str:
+    if figure.ratio is None:
+        return ""
+    is_better = (figure.ratio > 1) is figure.is_better_high and figure.ratio != 1
+    return f"[{'green' if is_better else 'default'}]{figure.ratio:.2f} ×[/]"

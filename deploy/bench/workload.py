@@ -109,12 +109,17 @@ def description(load: Load) -> str:
 
 
 def closed_load(
-    tenant: Tenant, *, concurrency: int, num_requests: int, num_prompt_tokens: int, num_output_tokens: int
+    tenants: Sequence[Tenant],
+    *,
+    concurrency: int,
+    num_requests: int,
+    num_prompt_tokens: int,
+    num_output_tokens: int,
 ) -> ClosedLoad:
-    """Equal requests that share no prefix; the same for every server."""
+    """Requests of one size that share no prefix, each tenant's in its turn; weights have no say."""
     conversations = [
         Conversation(
-            tenant=tenant,
+            tenant=tenants[number % len(tenants)],
             turns=(
                 Turn(
                     new_segments=(Segment(name=f"request {number}", num_tokens=num_prompt_tokens),),
