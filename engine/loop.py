@@ -1,7 +1,10 @@
 """The engine's one thread of work: commands in, steps, outcomes out. Owns the scheduler and the runner.
 
-    step():  drain commands -> scheduler.plan_step() -> runner.launch(plan) -> collect
-             -> scheduler.apply(plan, result) -> publish;  once a second: guardrails
+    step():  drain commands -> scheduler.plan_step() -> runner.launch(plan) -> publish the step before
+             -> collect -> scheduler.apply(plan, result);  once a second: guardrails
+
+What a step brought is published while the next one computes. Blocks are only freed between steps, after what
+wrote to them was collected, so a step never writes to what was given away meanwhile.
 
 Other threads talk to it through `submit`, `cancel`, `disown` and `configure`, and read `snapshot` and
 `progress`.
@@ -155,6 +158,7 @@ class EngineLoop:
         self._clock = clock
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._live: dict[str, Sequence] = {}
+        self._untold: list[tuple[int, list[Outcome], float]] = []  # step, what it brought, when
         self._guard = Guard(scheduler, telemetry.monitor, clock())
         self._config_revision = 0
         self._is_stuck = False  # there is work, but the latest step found none that may run
@@ -222,6 +226,8 @@ class EngineLoop:
             self._tell(self._compute(plan), self._clock())
         elif was_busy and not self._scheduler.has_work:
             self._scheduler.check_integrity()
+        if plan is None or not self._scheduler.has_work:
+            self._publish_untold()  # no step follows that it could overlap with
         self._note_progress()
 
     def _drain_commands(self) -> None:
@@ -261,9 +267,7 @@ class EngineLoop:
         if refusal is None:
             self._live[sequence.id] = sequence
         else:
-            outcome = Refused(sequence, refusal)
-            self._telemetry.record([outcome], now)
-            self._publish(self._step, [outcome])
+            self._untold.append((self._step, [Refused(sequence, refusal)], now))
 
     def _refusal(self, sequence: Sequence, now: float) -> Refusal | None:
         if self._is_draining:
@@ -321,7 +325,9 @@ class EngineLoop:
 
     def _run_plan(self, plan: StepPlan) -> list[Outcome]:
         started_at = self._clock()
-        result: StepResult = self._runner.collect(self._runner.launch(plan))
+        in_flight = self._runner.launch(plan)
+        self._publish_untold()
+        result: StepResult = self._runner.collect(in_flight)
         self._num_failed_in_a_row = 0
         now = self._clock()
         self._scheduler.observe(plan, now - started_at)
@@ -335,8 +341,13 @@ class EngineLoop:
         for outcome in outcomes:
             if isinstance(outcome, Ended | Refused | Broken):
                 del self._live[outcome.sequence.id]
-        self._telemetry.record(outcomes, now)
-        self._publish(self._step, outcomes)
+        self._untold.append((self._step, outcomes, now))
+
+    def _publish_untold(self) -> None:
+        untold, self._untold = self._untold, []
+        for step, outcomes, now in untold:
+            self._telemetry.record(outcomes, now)
+            self._publish(step, outcomes)
 
     # --- what others may see ---------------------------------------------------------------------------
 

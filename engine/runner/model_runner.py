@@ -1,6 +1,7 @@
 """Computes plans with a real model. Knows rows and blocks, not requests, tenants or reasons."""
 
 import logging
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,7 @@ import torch
 from engine.core.step import PlannedRow, SamplingParams, StepPlan, StepResult
 from engine.models.computation import computation
 from engine.models.loading import LoadedModel
-from engine.runner.inputs import build_inputs, sampled_token_rows
+from engine.runner.inputs import build_inputs, sampled_tokens
 from engine.runner.kv_tensors import allocate_kv_tensors
 from engine.runner.sampler import SampledRows, no_sampled_rows, sample_rows, sample_rows_apart
 from kernels import native
@@ -20,13 +21,13 @@ NOT_FINITE = "the model's output for this sequence is not a number"
 
 @dataclass(frozen=True, kw_only=True)
 class InFlight:
-    """A launched step. On a GPU its tensors may still be on their way."""
+    """A launched step, computed on the runner's own thread while the caller does something else."""
 
     step_id: int
     sequence_ids: tuple[str, ...]
     """Of the rows that sample, in their order."""
 
-    sampled: SampledRows
+    sampled: Future[SampledRows]
 
 
 class ModelRunner:
@@ -39,9 +40,8 @@ class ModelRunner:
 
         `num_threads` is how many CPU threads this process computes with; None leaves PyTorch's choice.
         """
-        if num_threads is not None:
-            torch.set_num_threads(num_threads)
-            native.set_num_threads(num_threads)
+        self._num_threads = num_threads
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute", initializer=self._use_threads)
         self._caches = allocate_kv_tensors(
             model.config,
             num_blocks=num_blocks,
@@ -51,20 +51,22 @@ class ModelRunner:
         )
         self._computation = computation(model.network, self._caches)
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> InFlight:
-        """Starts computing `plan`; on a CPU the work is done when this returns."""
+        """Starts computing `plan`."""
         sampling_rows = [row for row in plan.rows if row.sampling is not None]
         return InFlight(
             step_id=plan.step_id,
             sequence_ids=tuple(row.sequence_id for row in sampling_rows),
-            sampled=self._compute(plan, sampling_rows),
+            sampled=self._thread.submit(self._compute, plan, sampling_rows),
         )
 
     def collect(self, in_flight: InFlight) -> StepResult:
-        """Waits for a launched step. What is wrong with one row is the error of its sequence alone."""
+        """Waits for a launched step, and raises what computing it raised.
+
+        What is wrong with one row is the error of its sequence alone.
+        """
         sampled: dict[str, tuple[int, ...]] = {}
-        rows = in_flight.sampled
+        rows = in_flight.sampled.result()
         errors = {in_flight.sequence_ids[index]: error for index, error in rows.errors.items()}
         token_ids, is_finite = rows.token_ids.tolist(), rows.is_finite.tolist()
         for sequence_id, token_id, is_valid in zip(in_flight.sequence_ids, token_ids, is_finite, strict=True):
@@ -88,12 +90,20 @@ class ModelRunner:
         )
         self.collect(self.launch(StepPlan(step_id=0, rows=(prompt,))))
 
+    def _use_threads(self) -> None:
+        # PyTorch keeps the number by thread, so it is said on the one that computes.
+        if self._num_threads is not None:
+            torch.set_num_threads(self._num_threads)
+            native.set_num_threads(self._num_threads)
+
+    @torch.inference_mode()
     def _compute(self, plan: StepPlan, sampling_rows: list[PlannedRow]) -> SampledRows:
         if not plan.rows:
             return no_sampled_rows()
         keys = self._caches[0].keys
-        chosen = torch.tensor(sampled_token_rows(plan.rows), dtype=torch.int64, device=keys.device)
-        logits = self._computation.logits(build_inputs(plan.rows, keys), chosen)
+        logits = self._computation.logits(
+            build_inputs(plan.rows, keys), sampled_tokens(plan.rows, keys.device)
+        )
         if not sampling_rows:
             return no_sampled_rows()
         try:

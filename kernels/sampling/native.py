@@ -30,15 +30,16 @@ class SamplingRowsStruct(ctypes.Structure):
 def sample(library: ctypes.CDLL, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[Tensor, Tensor]:
     # logits [num_rows, vocab_size] float32, overwritten -> [num_rows] int64, [num_rows] bool
     """As reference.sample."""
-    banned = [(index, id_) for index, row in enumerate(rows) for id_ in row.banned_token_ids]
+    temperatures, top_ks, top_ps, seeds, positions, banned_ids = zip(*rows, strict=True)
+    banned = [(index, id_) for index, ids in enumerate(banned_ids) for id_ in ids]
     if any(not 0 <= id_ < logits.shape[1] for _, id_ in banned):
         raise IndexError(f"a banned token id is not below {logits.shape[1]}")
     columns = (
-        np.array([row.temperature for row in rows], dtype=np.float32),
-        np.array([row.top_p for row in rows], dtype=np.float32),
-        np.array([row.top_k for row in rows], dtype=np.int32),
-        np.array([row.seed & (2**64 - 1) for row in rows], dtype=np.uint64),
-        np.array([row.position for row in rows], dtype=np.int64),
+        np.array(temperatures, dtype=np.float32),
+        np.array(top_ps, dtype=np.float32),
+        np.array(top_ks, dtype=np.int32),
+        np.array([seed & (2**64 - 1) for seed in seeds], dtype=np.uint64),
+        np.array(positions, dtype=np.int64),
         np.array([index for index, _ in banned], dtype=np.int32),
         np.array([id_ for _, id_ in banned], dtype=np.int32),
     )

@@ -5,7 +5,7 @@ A row's draw is a function of its seed and position alone, so it is the same wha
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ _NUM_CANDIDATES = (256, 4096)
 _MASK_64 = (1 << 64) - 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplingRow:
+class SamplingRow(NamedTuple):
     """How one row's token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
 
     `position` is where the chosen token will stand in its sequence.

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ def chosen(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
 
 
 def draws(row: SamplingRow, logits: torch.Tensor, count: int) -> Counter[int]:
-    rows = [replace(row, position=position) for position in range(count)]
+    rows = [row._replace(position=position) for position in range(count)]
     return Counter(chosen(logits.repeat(count, 1), rows).tolist())
 
 
@@ -49,7 +48,7 @@ def test_draws_follow_the_filtered_distribution(
     probabilities = torch.zeros(5)
     probabilities[kept] = WEIGHTS[kept] ** (1 / temperature)
     probabilities /= probabilities.sum()
-    row = replace(PLAIN, temperature=temperature, top_k=top_k, top_p=top_p)
+    row = PLAIN._replace(temperature=temperature, top_k=top_k, top_p=top_p)
     counts = draws(row, WEIGHTS.log(), 4000)
     assert set(counts) == set(kept)
     assert chi_square(counts, probabilities) < 18.5  # 0.1 % at four degrees of freedom
@@ -58,12 +57,12 @@ def test_draws_follow_the_filtered_distribution(
 @pytest.mark.parametrize(
     "row",
     [
-        replace(PLAIN, temperature=0.0),
-        replace(PLAIN, temperature=1e-6),
-        replace(PLAIN, temperature=1e-30),
-        replace(PLAIN, top_k=1),
-        replace(PLAIN, top_p=1e-9),
-        replace(PLAIN, top_p=0.0),
+        PLAIN._replace(temperature=0.0),
+        PLAIN._replace(temperature=1e-6),
+        PLAIN._replace(temperature=1e-30),
+        PLAIN._replace(top_k=1),
+        PLAIN._replace(top_p=1e-9),
+        PLAIN._replace(top_p=0.0),
     ],
     ids=str,
 )
@@ -74,13 +73,13 @@ def test_the_narrowest_settings_are_greedy(row: SamplingRow) -> None:
 
 def test_of_equal_logits_the_lowest_id_is_greedy() -> None:
     logits = torch.tensor([0.0, 2.0, 2.0, 1.0])
-    assert draws(replace(PLAIN, temperature=0.0), logits, 3) == {1: 3}
-    assert draws(replace(PLAIN, top_k=1), logits, 3) == {1: 3}
+    assert draws(PLAIN._replace(temperature=0.0), logits, 3) == {1: 3}
+    assert draws(PLAIN._replace(top_k=1), logits, 3) == {1: 3}
 
 
 @pytest.mark.parametrize("top_k", [5, 6, 10_000])
 def test_a_top_k_of_the_whole_vocabulary_changes_no_draw(top_k: int) -> None:
-    assert draws(replace(PLAIN, top_k=top_k), WEIGHTS.log(), 200) == draws(PLAIN, WEIGHTS.log(), 200)
+    assert draws(PLAIN._replace(top_k=top_k), WEIGHTS.log(), 200) == draws(PLAIN, WEIGHTS.log(), 200)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 4.0])
@@ -89,7 +88,7 @@ def test_a_nucleus_larger_than_the_first_candidates_is_found(spread: float) -> N
     order = logits.sort(descending=True, stable=True).indices
     cumulative = logits.double().softmax(0)[order].cumsum(0)
     nucleus = set(order[: int((cumulative < 0.8).sum()) + 1].tolist())
-    drawn = set(draws(replace(PLAIN, top_p=0.8), logits, 60))
+    drawn = set(draws(PLAIN._replace(top_p=0.8), logits, 60))
     assert drawn <= nucleus
     assert len(drawn) > 3
 
@@ -97,7 +96,7 @@ def test_a_nucleus_larger_than_the_first_candidates_is_found(spread: float) -> N
 def test_a_row_draws_the_same_alone_and_in_any_company() -> None:
     logits = torch.randn(6, 500, generator=torch.Generator().manual_seed(3))
     rows = [
-        replace(PLAIN, seed=index, top_p=top_p, temperature=temperature)
+        PLAIN._replace(seed=index, top_p=top_p, temperature=temperature)
         for index, (top_p, temperature) in enumerate(
             [(1.0, 1.0), (0.9, 0.7), (1.0, 0.0), (0.5, 2.0), (1.0, 1.0), (0.9, 1.0)]
         )
@@ -110,8 +109,8 @@ def test_a_row_draws_the_same_alone_and_in_any_company() -> None:
 
 def test_banned_tokens_are_never_chosen() -> None:
     banned = (1, 3)
-    for row in (PLAIN, replace(PLAIN, temperature=0.0), replace(PLAIN, top_k=2)):
-        counts = draws(replace(row, banned_token_ids=banned), WEIGHTS.log(), 300)
+    for row in (PLAIN, PLAIN._replace(temperature=0.0), PLAIN._replace(top_k=2)):
+        counts = draws(row._replace(banned_token_ids=banned), WEIGHTS.log(), 300)
         assert not set(counts) & set(banned)
 
 
