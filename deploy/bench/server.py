@@ -21,7 +21,7 @@ KEEP_ALIVE_SECONDS: Final = 4.0
 CONNECTION_REFUSED: Final = "connection_refused"
 CONNECTION_LOST: Final = "connection_lost"
 TIMEOUT: Final = "timeout"
-_PAGE_TIMEOUT: Final = aiohttp.ClientTimeout(total=5.0)
+_PAGE_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +47,12 @@ class Server:
         self._url = url
         self._completions_url = f"{url}/v1/completions"
 
-    async def models(self, tenant: Tenant) -> list[str]:
-        """The names of its models; raises Failure with one line when it does not tell."""
+    async def models(self, tenant: Tenant) -> list[str] | None:
+        """The names of its models; None where it has no such list. Raises Failure with one line."""
         try:
-            async with self._session.get(f"{self._url}/v1/models", headers=_headers(tenant)) as response:
+            async with self._session.get(
+                f"{self._url}/v1/models", headers=_headers(tenant), timeout=_PAGE_TIMEOUT
+            ) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise Failure(
@@ -60,6 +62,8 @@ class Server:
             raise Failure(
                 f"{self._url} refuses the key of {tenant.name}: give one with --key KEY or --tenant NAME=KEY"
             )
+        if response.status == HTTPStatus.NOT_FOUND:
+            return None
         if response.status != HTTPStatus.OK:
             raise Failure(
                 f"{self._url}/v1/models answers with status {response.status}; is it the API's URL?"
@@ -121,6 +125,10 @@ async def check(server: Server, tenants: Sequence[Tenant], model: str | None) ->
     """The model to ask for, once every tenant's key is known to be good; raises Failure."""
     for tenant in tenants:
         names = await server.models(tenant)
+    if names is None and model is not None:
+        return model
+    if names is None:
+        raise Failure("the server has no list of models: name the one to ask for with --model")
     if model is None and not names:
         raise Failure("the server has no model yet; wait until one is loaded, or name one with --model")
     if model is not None and model not in names:

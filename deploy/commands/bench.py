@@ -168,6 +168,8 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
+    if not url.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"write http://{url}", param_hint="--url")
     for file in (json_file, html_file):
         _check_folder(file)
     wanted = Wanted(
