@@ -14,7 +14,7 @@ GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-slow check format bench bench-scheduler clean
+.PHONY: help serve test test-slow check format bench bench-scheduler bench-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench: $(VENV)/.development ## Measure the gateway's overhead and the store's la
 bench-scheduler: $(VENV)/.development ## What the scheduler claims, beside what is measured (ARGS="flood spike" for parts)
 	$(BIN)/python -m tests.benchmarks.scheduler $(ARGS)
 
+bench-peers: $(VENV)/.development ## Ours beside llama.cpp, vLLM and OpenVINO under one load (an hour; ARGS="llama.cpp --runs 1")
+	$(BIN)/python -m tests.benchmarks.peers $(ARGS)
+
 clean: ## Remove the virtual environment and caches; data directories stay
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
 
@@ -57,9 +60,11 @@ $(VENV)/bin/python:
 $(VENV)/.runtime: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing Sluice and what it needs (about a minute the first time)"
 	@$(PIP_INSTALL) --editable ".[engine$(GPU_EXTRA)]"
+	@$(BIN)/python -m kernels.native
 	@touch $@
 
 $(VENV)/.development: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing Sluice, what it needs and what its tests need"
 	@$(PIP_INSTALL) --editable ".[engine,gpu,dev]"
+	@$(BIN)/python -m kernels.native
 	@touch $@ $(VENV)/.runtime

@@ -1,0 +1,59 @@
+"""Ours, as a user starts it: `sluice serve` with store, keys, quotas, gateway, engine and admin UI."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tests.benchmarks.peers.http_load import HttpServer
+from tests.benchmarks.peers.model_files import model_directory
+from tests.benchmarks.peers.system import NotAvailable
+from tests.builders.sluice_process import SluiceProcess
+
+TENANT: Final = "bench"
+# Far above the load: what is compared is speed, and the checks cost the same whatever the limit.
+CONCURRENT_REQUESTS: Final = 1_000
+TOKENS_PER_MINUTE: Final = 10_000_000
+
+
+class SluiceServe:
+    """A new data directory for each start, and a tenant with both limits."""
+
+    def __init__(self, *, dtype: str, settings: Mapping[str, str]) -> None:
+        self.name = f"ours-{dtype}"
+        self.description = f"sluice serve, {dtype}"
+        self._settings = {**settings, "engine.dtype": dtype}
+
+    def prepare(self) -> None:
+        """Raises NotAvailable."""
+        model_directory()
+
+    @contextmanager
+    def running(self) -> Iterator[HttpServer]:
+        """Raises NotAvailable."""
+        with TemporaryDirectory() as directory:
+            try:
+                sluice = SluiceProcess(Path(directory), model=model_directory(), settings=self._settings)
+            except AssertionError as error:
+                raise NotAvailable(_reason(str(error))) from error
+            try:
+                yield HttpServer(url=sluice.api, key=_key(sluice))
+            finally:
+                sluice.stop()
+
+
+def _key(sluice: SluiceProcess) -> str:
+    limits = (
+        "--concurrent-requests",
+        str(CONCURRENT_REQUESTS),
+        "--tokens-per-minute",
+        str(TOKENS_PER_MINUTE),
+    )
+    sluice.command("tenants", "create", TENANT, *limits)
+    return sluice.command("keys", "create", "--tenant", TENANT, "--quiet").strip()
+
+
+def _reason(output: str) -> str:
+    said = [line for line in output.splitlines() if line.startswith("sluice:")]
+    return (said or output.strip().splitlines())[-1]
