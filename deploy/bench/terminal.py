@@ -27,7 +27,7 @@ def progress_bar(console: Console, name: str, num_requests: int) -> Iterator[OnR
         TextColumn("{task.fields[errors]}", style="red"),
     )
     num_errors = 0
-    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
+    with Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress:
         task = progress.add_task(name, total=num_requests, errors="")
 
         def note(record: RequestRecord) -> None:
