@@ -175,3 +175,14 @@ def _cpu_features() -> frozenset[str]:
         return frozenset()
     match = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
     return frozenset(match[1].split()) if match else frozenset()
+
+
+def main() -> None:
+    """Builds the operators for this machine ahead of the first start, and says which."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if library() is not None:
+        logger.info("native operators: %s", usable_levels()[0].name)
+
+
+if __name__ == "__main__":
+    main()

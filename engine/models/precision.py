@@ -52,7 +52,7 @@ def choose_precision(name: str, device: torch.device) -> Precision:
     return Precision(
         name=name,
         hidden=torch.float32 if is_wide_inside else wide,
-        embedding=wide if has_native or name == "bfloat16" else torch.float32,
+        embedding=wide,
         cache=wide,
         is_packed=has_native,
     )

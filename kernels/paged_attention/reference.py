@@ -23,13 +23,13 @@ def paged_attention(
     output = torch.empty_like(query, memory_format=torch.contiguous_format)
     num_kv_heads = key_cache.shape[1]
     for group in plan.decode_groups:
-        keys = _gather_written(key_cache, group, plan.key_buffer)
-        values = _gather_written(value_cache, group, plan.value_buffer)
+        keys = _gather_written(key_cache, group, plan.key_buffer).to(query.dtype)
+        values = _gather_written(value_cache, group, plan.value_buffer).to(query.dtype)
         rows = query.index_select(0, group.rows)
         output.index_copy_(0, group.rows, _attend_decodes(rows, keys, values, group, num_kv_heads, scale))
     for chunk in plan.prefill_chunks:
-        keys = _gather_exactly(key_cache, chunk, plan.key_buffer)
-        values = _gather_exactly(value_cache, chunk, plan.value_buffer)
+        keys = _gather_exactly(key_cache, chunk, plan.key_buffer).to(query.dtype)
+        values = _gather_exactly(value_cache, chunk, plan.value_buffer).to(query.dtype)
         rows = query[chunk.first : chunk.last]
         output[chunk.first : chunk.last] = _attend_chunk(rows, keys, values, chunk, scale)
     return output
@@ -42,7 +42,11 @@ def _attend_decodes(
     """The query heads of one key head stand in the length dimension, so that its keys are read once."""
     shape = (query.shape[0], num_kv_heads, -1, query.shape[2])
     attended = functional.scaled_dot_product_attention(
-        query.view(shape), keys.view(shape), values.view(shape), attn_mask=group.mask, scale=scale
+        query.view(shape),
+        keys.view(shape),
+        values.view(shape),
+        attn_mask=group.mask.to(query.dtype),
+        scale=scale,
     )
     return attended.reshape(query.shape)
 
@@ -56,7 +60,7 @@ def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, chunk: PrefillChu
         packed,
         keys.unsqueeze(1).expand(kv_shape),
         values.unsqueeze(1).expand(kv_shape),
-        attn_mask=chunk.mask,
+        attn_mask=None if chunk.mask is None else chunk.mask.to(query.dtype),
         is_causal=chunk.mask is None,
         scale=scale,
     )
