@@ -9,7 +9,7 @@ from deploy.bench import charts
 from deploy.bench.charts import drawn
 from deploy.bench.plots import charts_of
 from deploy.bench.report import Report, RunReport
-from deploy.bench.wording import MEASURES, facts_of, is_generator_late
+from deploy.bench.wording import MEASURES, SUMMARY_COLUMNS, facts_of, is_generator_late, summary_of
 
 TEMPLATE: Final = "page.html.jinja"
 
@@ -24,7 +24,11 @@ def page_of(report: Report) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(TEMPLATE).render(
-        report=report, runs=[_shown(run) for run in report.runs], measures=MEASURES, geometry=charts
+        report=report,
+        runs=[_shown(run) for run in report.runs],
+        measures=MEASURES,
+        summary_columns=SUMMARY_COLUMNS,
+        geometry=charts,
     )
 
 
@@ -32,6 +36,7 @@ def _shown(run: RunReport) -> dict[str, object]:
     return {
         "report": run,
         "figures": run.figures,
+        "summary": summary_of(run),
         "facts": list(facts_of(run)),
         "is_generator_late": is_generator_late(run.figures),
         "drawings": [drawn(chart) for chart in charts_of(run)],

@@ -13,7 +13,7 @@ from deploy.bench.figures import Figures
 from deploy.bench.records import RequestRecord
 from deploy.bench.report import Report, RunReport
 from deploy.bench.runner import OnRecord
-from deploy.bench.wording import MEASURES, facts_of, is_generator_late
+from deploy.bench.wording import MEASURES, SUMMARY_COLUMNS, facts_of, is_generator_late, summary_of
 
 
 @contextmanager
@@ -44,6 +44,12 @@ def print_report(console: Console, report: Report) -> None:
     for run in report.runs:
         console.print()
         _print_run(console, run)
+    if len(report.runs) > 1:
+        table = _table(*SUMMARY_COLUMNS)
+        for run in report.runs:
+            table.add_row(*map(escape, summary_of(run)))
+        console.print()
+        console.print(table)
 
 
 def _print_run(console: Console, run: RunReport) -> None:

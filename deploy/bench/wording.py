@@ -38,10 +38,44 @@ def facts_of(run: RunReport) -> Iterator[Fact]:
     yield from _sampled(run)
 
 
+SUMMARY_COLUMNS: Final = (
+    "load",
+    "complete",
+    "failed",
+    "output tok/s",
+    "ttft p50",
+    "ttft p95",
+    "tpot p50",
+    "itl p95",
+    "good/s",
+)
+
+
+def summary_of(run: RunReport) -> tuple[str, ...]:
+    """One row for a run, as SUMMARY_COLUMNS names it; empty where nothing was seen."""
+    figures = run.figures
+    return (
+        run.name,
+        f"{figures.num_complete:,}",
+        f"{sum(figures.errors.values()):,}",
+        f"{figures.output_tokens_per_second:,.1f}",
+        _latency(figures, "ttft", "p50"),
+        _latency(figures, "ttft", "p95"),
+        _latency(figures, "tpot", "p50"),
+        _latency(figures, "itl", "p95"),
+        f"{figures.goodput_per_second:,.2f}",
+    )
+
+
 def is_generator_late(figures: Figures) -> bool:
     """Whether the generator itself fell behind, so that latencies and rates are partly its own."""
     late = figures.latencies_ms.get("late")
     return late is not None and late.p99 > LATE_MS
+
+
+def _latency(figures: Figures, measure: str, percentile: str) -> str:
+    seen = figures.latencies_ms.get(measure)
+    return "" if seen is None else f"{getattr(seen, percentile):,.1f}"
 
 
 def _sampled(run: RunReport) -> Iterator[Fact]:

@@ -113,6 +113,13 @@ def test_a_run_in_which_all_failed_can_be_shown() -> None:
     assert "timeout" in page_of(report)
 
 
+def test_several_loads_are_summed_up_in_one_table() -> None:
+    report = bench_report_of(report_run(name="spike"), report_run(name="agent"))
+    assert "good/s" in shown(print_report, report)
+    assert '<a href="#run-agent">' in page_of(report)
+    assert "good/s" not in shown(print_report, bench_report_of(report_run()))
+
+
 def test_a_run_without_any_request_can_be_shown() -> None:
     nothing = figures_of([], slo=Slo(), weights={})
     report = bench_report_of(run_report("mixed", "a load", nothing, [], []))
