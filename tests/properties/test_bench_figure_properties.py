@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.bench.charts import ticks
@@ -13,6 +13,7 @@ from deploy.bench.records import RequestRecord
 from deploy.bench.slo import Slo
 from deploy.bench.stream import AnswerReader
 
+UNHURRIED = settings(deadline=None)  # a busy machine fails no test
 VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 
 
@@ -36,6 +37,7 @@ def records(draw: st.DrawFn) -> RequestRecord:
     )
 
 
+@UNHURRIED
 @given(values=VALUES)
 def test_percentiles_rise_from_the_least_to_the_greatest(values: list[float]) -> None:
     ordered = sorted(values)
@@ -44,6 +46,7 @@ def test_percentiles_rise_from_the_least_to_the_greatest(values: list[float]) ->
     assert all(low <= high or low == pytest.approx(high) for low, high in pairwise(seen))
 
 
+@UNHURRIED
 @given(values=st.lists(st.floats(0.01, 1e6), min_size=2, max_size=20), factor=st.floats(0.1, 10))
 def test_jains_index_is_between_one_of_all_and_even_and_knows_no_unit(
     values: list[float], factor: float
@@ -55,6 +58,7 @@ def test_jains_index_is_between_one_of_all_and_even_and_knows_no_unit(
     assert jain_index([values[0]] * len(values)) == pytest.approx(1)
 
 
+@UNHURRIED
 @given(history=st.lists(records(), max_size=20), bound=st.floats(0, 5_000))
 def test_every_request_is_counted_once(history: list[RequestRecord], bound: float) -> None:
     figures = figures_of(history, slo=Slo(bounds_ms={"ttft": bound}), weights={"acme": 1, "beta": 2})
@@ -66,6 +70,7 @@ def test_every_request_is_counted_once(history: list[RequestRecord], bound: floa
     assert figures.share_within_slo is None or 0 <= figures.share_within_slo <= 1
 
 
+@UNHURRIED
 @given(texts=st.lists(st.text(max_size=5), max_size=6), cuts=st.lists(st.integers(0, 400), max_size=6))
 def test_however_a_stream_is_cut_it_reads_the_same(texts: list[str], cuts: list[int]) -> None:
     events = "".join(_event(text) for text in texts)
@@ -79,6 +84,7 @@ def test_however_a_stream_is_cut_it_reads_the_same(texts: list[str], cuts: list[
     assert reader.error is None
 
 
+@UNHURRIED
 @given(most=st.floats(1e-6, 1e9))
 def test_ticks_are_few_and_reach_the_greatest_value(most: float) -> None:
     marks = ticks(most)

@@ -16,6 +16,8 @@ from deploy.bench.scenarios import Scenario, Settings, open_load
 from deploy.bench.traces import BLOCK_TOKENS, TraceRow, TraceScale, trace_load
 from deploy.bench.workload import Segment, Tenant
 
+UNHURRIED = settings(deadline=None)  # a busy machine fails no test
+HEAVY = settings(deadline=None, max_examples=50)
 ACME, BETA = Tenant(name="acme", key="a"), Tenant(name="beta", key="b", weight=3)
 SEEDS = st.integers(0, 1_000)
 PHASES = st.lists(
@@ -44,6 +46,7 @@ ROWS = st.lists(
 )
 
 
+@UNHURRIED
 @given(process=st.sampled_from(Arrivals), phases=PHASES, seed=SEEDS)
 def test_arrivals_are_in_order_and_within_the_run(process: Arrivals, phases: list[Phase], seed: int) -> None:
     times = arrival_times(process, phases, random_for(seed, "test"))
@@ -51,6 +54,7 @@ def test_arrivals_are_in_order_and_within_the_run(process: Arrivals, phases: lis
     assert all(0 <= at <= sum(phase.seconds for phase in phases) + 1e-9 for at in times)
 
 
+@UNHURRIED
 @given(phases=PHASES, seed=SEEDS)
 def test_phases_move_arrivals_and_neither_add_nor_drop_any(phases: list[Phase], seed: int) -> None:
     mean_arrivals = sum(phase.seconds * phase.rate for phase in phases)
@@ -61,13 +65,13 @@ def test_phases_move_arrivals_and_neither_add_nor_drop_any(phases: list[Phase], 
     assert abs(len(in_phases) - len(in_one)) <= 1, "rounding may move the last over the end"
 
 
-@settings(max_examples=50)
+@HEAVY
 @given(scenario=st.sampled_from(Scenario), load=SETTINGS)
 def test_equal_settings_make_equal_loads(scenario: Scenario, load: Settings) -> None:
     assert open_load(scenario, load) == open_load(scenario, load)
 
 
-@settings(max_examples=50)
+@HEAVY
 @given(scenario=st.sampled_from(Scenario), load=SETTINGS)
 def test_keys_and_tenants_change_no_request(scenario: Scenario, load: Settings) -> None:
     other = open_load(scenario, replace(load, tenants=[Tenant(name="a peer's")]))
@@ -76,7 +80,7 @@ def test_keys_and_tenants_change_no_request(scenario: Scenario, load: Settings) 
     ]
 
 
-@settings(max_examples=50)
+@HEAVY
 @given(scenario=st.sampled_from(Scenario), load=SETTINGS)
 def test_whatever_is_asked_fits_the_model(scenario: Scenario, load: Settings) -> None:
     for conversation in open_load(scenario, load).conversations:
@@ -89,6 +93,7 @@ def test_whatever_is_asked_fits_the_model(scenario: Scenario, load: Settings) ->
         assert num_tokens <= load.max_model_len
 
 
+@UNHURRIED
 @given(prompt=st.floats(0, 1e6), output=st.floats(0, 1e6), max_model_len=st.integers(2, 100_000))
 def test_fitted_sizes_are_at_least_one_and_fit(prompt: float, output: float, max_model_len: int) -> None:
     sizes = fitted(prompt, output, max_model_len)
@@ -96,6 +101,7 @@ def test_fitted_sizes_are_at_least_one_and_fit(prompt: float, output: float, max
     assert sizes.num_prompt_tokens + sizes.num_output_tokens <= max_model_len
 
 
+@UNHURRIED
 @given(shape=st.sampled_from(LengthShape), first=st.floats(1e-6, 0.999), second=st.floats(1e-6, 0.999))
 def test_a_higher_quantile_is_no_shorter(shape: LengthShape, first: float, second: float) -> None:
     for law in (lengths_of(shape).prompt, lengths_of(shape).output):
@@ -103,6 +109,7 @@ def test_a_higher_quantile_is_no_shorter(shape: LengthShape, first: float, secon
         assert law.quantile(low) <= law.quantile(high)
 
 
+@UNHURRIED
 @given(shape=st.sampled_from(LengthShape), scale=st.floats(1e-6, 10), seed=SEEDS)
 def test_no_length_is_zero(shape: LengthShape, scale: float, seed: int) -> None:
     assert draw(lengths_of(shape).output, scale, random_for(seed, "test")) >= 1
@@ -111,6 +118,7 @@ def test_no_length_is_zero(shape: LengthShape, scale: float, seed: int) -> None:
 # --- prompts -----------------------------------------------------------------------------------------------
 
 
+@UNHURRIED
 @given(seed=SEEDS, vocab_size=st.integers(8, 60_000), length=st.integers(1, 200))
 def test_ids_are_as_many_as_asked_and_within_the_vocabulary(seed: int, vocab_size: int, length: int) -> None:
     ids = PromptMaker(seed=seed, vocab_size=vocab_size).ids([Segment(name="a", num_tokens=length)])
@@ -118,6 +126,7 @@ def test_ids_are_as_many_as_asked_and_within_the_vocabulary(seed: int, vocab_siz
     assert all(0 < token_id < vocab_size for token_id in ids)
 
 
+@UNHURRIED
 @given(seed=SEEDS, short=st.integers(1, 100), more=st.integers(0, 100))
 def test_a_longer_segment_of_one_name_begins_with_the_shorter(seed: int, short: int, more: int) -> None:
     maker = PromptMaker(seed=seed)
@@ -125,6 +134,7 @@ def test_a_longer_segment_of_one_name_begins_with_the_shorter(seed: int, short: 
     assert longer[:short] == maker.ids([Segment(name="a", num_tokens=short)])
 
 
+@UNHURRIED
 @given(seed=SEEDS, length=st.integers(1, 100))
 def test_text_has_a_word_for_each_token(seed: int, length: int) -> None:
     text = PromptMaker(seed=seed).text([Segment(name="a", num_tokens=length)])
@@ -146,6 +156,7 @@ def replayed(rows: list[TraceRow], **changes: Any) -> Any:
     return trace_load(rows, **arguments | changes)
 
 
+@UNHURRIED
 @given(rows=ROWS, length=st.floats(0.002, 2), time=st.floats(0.1, 10))
 def test_a_replayed_trace_keeps_every_row_at_its_scaled_time(
     rows: list[TraceRow], length: float, time: float
@@ -156,6 +167,7 @@ def test_a_replayed_trace_keeps_every_row_at_its_scaled_time(
         assert each.turns[0].num_new_tokens == max(1, round(row.num_prompt_tokens * length))
 
 
+@UNHURRIED
 @given(rows=ROWS, length=st.floats(0.002, 2))
 def test_equal_hash_ids_are_equal_prefixes(rows: list[TraceRow], length: float) -> None:
     maker = PromptMaker(seed=1)
@@ -174,6 +186,7 @@ def shared(ours: tuple[int, ...], theirs: tuple[int, ...]) -> int:
     return next((place for place, (one, two) in enumerate(pairs) if one != two), min(len(ours), len(theirs)))
 
 
+@UNHURRIED
 @given(
     gaps=st.lists(st.floats(0.01, 5), min_size=1, max_size=30),
     seed=SEEDS,
