@@ -15,7 +15,7 @@ from deploy.bench.sampler import sampling
 from deploy.bench.server import Server, check, connected
 from deploy.bench.slo import Slo
 from deploy.bench.terminal import progress_bar
-from deploy.bench.workload import Load, Tenant, closed_load, description, tenants_of
+from deploy.bench.workload import Load, OpenLoad, Tenant, closed_load, description, tenants_of
 
 WARM_UP = "warm-up"
 
@@ -73,6 +73,7 @@ async def _run(
         run.records,
         slo=experiment.slo,
         weights={tenant.name: tenant.weight for tenant in tenants_of(load)},
+        planned_seconds=load.duration_seconds if isinstance(load, OpenLoad) else None,
     )
     return run_report(load.name, description(load), figures, run.records, samples)
 

@@ -45,10 +45,9 @@ class TenantFigures:
 class Figures:
     """What a run showed. Latencies are of complete requests; tokens and rates are of all.
 
-    `latencies_ms` has no entry for a measure that nobody saw. Rates are over `seconds`, from the start of the
-    first request to the end of the last. `goodput_per_second` counts complete requests within the SLO
-    (without one: all).
-    `jain_index` is Jain's index of tokens by weight over tenants, 1 being even; None for a single tenant.
+    `latencies_ms` has no entry for a measure that nobody saw. Rates are over `seconds`: an open load's
+    duration and what its last answer took beyond, else from the first request's start to the last one's end.
+    `goodput_per_second` counts complete requests within the SLO (without one: all). `jain_index` is Jain's index of tokens by weight over tenants, 1 being even; None for a single tenant.
     """
 
     seconds: float
@@ -100,9 +99,18 @@ def jain_index(values: Sequence[float]) -> float | None:
     return sum(values) ** 2 / (len(values) * squares)
 
 
-def figures_of(records: Sequence[RequestRecord], *, slo: Slo, weights: Mapping[str, float]) -> Figures:
-    """The figures of a run. `weights` names every tenant; a lack of records is zero tokens, not absence."""
-    seconds = _seconds_of(records)
+def figures_of(
+    records: Sequence[RequestRecord],
+    *,
+    slo: Slo,
+    weights: Mapping[str, float],
+    planned_seconds: float | None = None,
+) -> Figures:
+    """The figures of a run. `weights` names every tenant; a lack of records is zero tokens, not absence.
+
+    `planned_seconds` is an open load's duration; a closed one has none.
+    """
+    seconds = _seconds_of(records, planned_seconds)
     complete = [record for record in records if record.is_complete]
     judged = [record for record in records if not record.is_cancelled]
     num_good = sum(slo.is_met_by(record) for record in complete)
@@ -187,10 +195,11 @@ def _known(
     return (value for value in map(measure, records) if value is not None)
 
 
-def _seconds_of(records: Sequence[RequestRecord]) -> float:
-    if not records:
-        return 0.0
-    return max(record.ended_at for record in records) - min(record.started_at for record in records)
+def _seconds_of(records: Sequence[RequestRecord], planned_seconds: float | None) -> float:
+    ended_at = max((record.ended_at for record in records), default=0.0)
+    if planned_seconds is not None:
+        return max(planned_seconds, ended_at)
+    return ended_at - min((record.started_at for record in records), default=0.0)
 
 
 def _rate(count: float, seconds: float) -> float:

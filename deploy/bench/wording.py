@@ -40,10 +40,9 @@ def facts_of(run: RunReport) -> Iterator[Fact]:
 
 SUMMARY_COLUMNS: Final = (
     "load",
-    "complete",
+    "done",
     "failed",
-    "output tok/s",
-    "ttft p50",
+    "tok/s",
     "ttft p95",
     "tpot p50",
     "itl p95",
@@ -59,7 +58,6 @@ def summary_of(run: RunReport) -> tuple[str, ...]:
         f"{figures.num_complete:,}",
         f"{sum(figures.errors.values()):,}",
         f"{figures.output_tokens_per_second:,.1f}",
-        _latency(figures, "ttft", "p50"),
         _latency(figures, "ttft", "p95"),
         _latency(figures, "tpot", "p50"),
         _latency(figures, "itl", "p95"),

@@ -101,7 +101,7 @@ def description(load: Load) -> str:
     sizes = f"{len(turns)} requests of {prompt:,.0f} new prompt and {output:,.0f} output tokens on average"
     match load:
         case OpenLoad():
-            return f"open loop: {sizes}, over {load.duration_seconds:,.0f} s"
+            return f"open loop: {sizes}, over {round(load.duration_seconds, 1):g} s"
         case ClosedLoad():
             return f"closed loop: {sizes}, {load.concurrency} at a time"
         case _:

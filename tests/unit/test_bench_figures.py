@@ -47,6 +47,15 @@ def test_rates_are_over_the_time_from_first_start_to_last_end() -> None:
     assert figures.requests_per_second == 1
 
 
+@pytest.mark.parametrize(("planned_seconds", "seconds"), [(4.0, 4.0), (0.5, 1.75)])
+def test_rates_of_an_open_load_are_over_its_duration_and_what_came_after(
+    planned_seconds: float, seconds: float
+) -> None:
+    figures = figures_of([request_record()], slo=Slo(), weights=ACME, planned_seconds=planned_seconds)
+    assert figures.seconds == seconds
+    assert figures.output_tokens_per_second == pytest.approx(3 / seconds)
+
+
 @pytest.mark.parametrize("change", [{"error": "queue_full"}, {"is_cancelled": True}])
 def test_latencies_are_of_complete_requests_only(change: dict[str, object]) -> None:
     figures = figures_of([request_record(**change)], slo=Slo(), weights=ACME)
