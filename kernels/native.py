@@ -58,7 +58,7 @@ class NativeUnavailable(Exception):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The operators for this machine's best level, built if need be; None, after a warning, where impossible."""
+    """The operators for this machine's best level, built if need be; None, after a warning, without them."""
     level = usable_levels()[0]
     try:
         return load(level)

@@ -1,6 +1,6 @@
 """A model over its caches: the one thing that a runner asks for. Picks how it is computed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,10 @@ from kernels.linear import PackedWeight
 
 class Computation(Protocol):
     """Computes steps of one model, leaving keys and values in its caches."""
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Time spent so far, by operator; empty where that is not known."""
 
     def logits(self, inputs: StepInputs, sampled_tokens: Tensor) -> Tensor:
         # sampled_tokens [num_sampled] int64 -> [num_sampled, vocab_size] float32
@@ -29,6 +33,11 @@ class OperatorByOperator:
 
     llama: Llama
     caches: Sequence[LayerCache]
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Nothing: looking at a clock between operators would wait for each of them."""
+        return {}
 
     def logits(self, inputs: StepInputs, sampled_tokens: Tensor) -> Tensor:
         # sampled_tokens [num_sampled] int64 -> [num_sampled, vocab_size] float32

@@ -1,6 +1,7 @@
 """Computes plans with a real model. Knows rows and blocks, not requests, tenants or reasons."""
 
 import logging
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -50,6 +51,7 @@ class ModelRunner:
             device=model.device,
         )
         self._computation = computation(model.network, self._caches)
+        self._sampling_seconds = 0.0
 
     def launch(self, plan: StepPlan) -> InFlight:
         """Starts computing `plan`."""
@@ -77,6 +79,11 @@ class ModelRunner:
             else:
                 errors[sequence_id] = NOT_FINITE
         return StepResult(step_id=in_flight.step_id, sampled=sampled, errors=errors)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time spent so far by operator, sampling among them, where the computation knows it."""
+        return {**self._computation.seconds, "sampling": self._sampling_seconds}
 
     def warm_up(self) -> None:
         """Computes a small step before there is any sequence, so that the first real one is not the slow one.
@@ -106,8 +113,11 @@ class ModelRunner:
         )
         if not sampling_rows:
             return no_sampled_rows()
+        begun = time.perf_counter()
         try:
             return sample_rows(logits, sampling_rows)
         except Exception:  # one row's parameters, most likely: they must not cost the others their tokens
             logger.exception("sampling a step failed; its rows are sampled one by one")
             return sample_rows_apart(logits, sampling_rows)
+        finally:
+            self._sampling_seconds += time.perf_counter() - begun

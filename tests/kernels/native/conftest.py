@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,15 @@ import torch
 from kernels.native import Level, load, usable_levels
 
 
-@pytest.fixture(params=usable_levels(), ids=lambda level: level.name)
+EMULATED = Level(
+    "avx512_vnni_emulated",
+    ("-mavx2", "-mfma", "-include", str(Path(__file__).with_name("emulated_avx512.h"))),
+    frozenset({"avx2", "fma"}),
+)
+"""The code for AVX-512 with its instructions written out, so that any machine shows whether it is right."""
+
+
+@pytest.fixture(params=[*usable_levels(), EMULATED], ids=lambda level: level.name)
 def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     """The operators compiled for one level."""
     level: Level = request.param

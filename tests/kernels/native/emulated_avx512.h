@@ -1,0 +1,42 @@
+// The AVX-512 instructions that the operators use, written out, so that their code for it can be checked on a
+// machine without it. Included before everything else, in place of the compiler's own header.
+#pragma once
+
+#define _IMMINTRIN_H_INCLUDED
+#define __AVX512F__ 1
+#define __AVX512VNNI__ 1
+
+#include <cstdint>
+#include <cstring>
+
+typedef int64_t __m512i __attribute__((vector_size(64)));
+typedef int32_t Emulated32 __attribute__((vector_size(64)));
+
+inline void _mm_pause() {}
+
+inline __m512i _mm512_loadu_si512(const void* from) {
+  __m512i value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+inline __m512i _mm512_set1_epi32(int32_t value) { return (__m512i)(value - Emulated32{}); }
+
+inline __m512i _mm512_add_epi32(__m512i a, __m512i b) { return (__m512i)((Emulated32)a + (Emulated32)b); }
+
+inline int32_t _mm512_reduce_add_epi32(__m512i value) {
+  int32_t total = 0;
+  for (int i = 0; i < 16; ++i) total += ((Emulated32)value)[i];
+  return total;
+}
+
+// Each sum grows by four products of an unsigned byte of `a` and a signed byte of `b`.
+inline __m512i _mm512_dpbusd_epi32(__m512i sums, __m512i a, __m512i b) {
+  uint8_t left[64];
+  int8_t right[64];
+  std::memcpy(left, &a, sizeof left);
+  std::memcpy(right, &b, sizeof right);
+  Emulated32 result = (Emulated32)sums;
+  for (int i = 0; i < 64; ++i) result[i / 4] += int32_t(left[i]) * right[i];
+  return (__m512i)result;
+}
