@@ -47,8 +47,8 @@ class Figures:
 
     `latencies_ms` has no entry for a measure that nobody saw. Rates are over `seconds`: an open load's
     duration and what its last answer took beyond, else from the first request's start to the last one's end.
-    `goodput_per_second` counts complete requests within the SLO (without one: all). `jain_index` is Jain's index
-    of tokens by weight over tenants, 1 being even; None for a single tenant.
+    `goodput_per_second` counts complete requests within the SLO (without one: all). `jain_index` is
+    Jain's index of tokens by weight over tenants, 1 being even; None for a single tenant.
     """
 
     seconds: float

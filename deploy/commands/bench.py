@@ -34,7 +34,7 @@ DEFAULT_RATE: Final = 1.0
 DEFAULT_DURATION_SECONDS: Final = 30.0
 LOAD, CLOSED, OPEN, SERVER, OUTPUT = "The load", "Closed loop", "Open loop", "The server", "What is written"
 
-app = typer.Typer(invoke_without_command=True, help="Put a load on any OpenAI-compatible server.")
+app = typer.Typer(invoke_without_command=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ def bench(
     data_dir: DataDir = DEFAULT_DATA_DIR,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Puts a load on a server and tells what it took.
+    """Puts a load on any OpenAI-compatible server and tells what it took.
 
     Without --scenario, --trace or --from-usage it is a closed loop: equal requests, --concurrency at a time.
     """
