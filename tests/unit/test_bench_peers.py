@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,20 +19,24 @@ from tests.benchmarks.peers.table import NOT_SHOWN, rows
 from tests.benchmarks.peers.targets import (
     C1_TPOT,
     C32_RATE,
+    FLOAT32,
     INT8,
     LLAMA_CPP,
-    TARGETS,
+    OPENVINO,
     VLLM,
+    VLLM_FLOAT32,
     AtLeast,
     AtMost,
     RunFigures,
     Target,
     median_of,
     num_failed,
+    targets_among,
     verdict,
 )
 
 TPOT = Target(measure=C1_TPOT, ours=INT8, bound=AtMost(factor=0.5), peer=LLAMA_CPP)
+NAMES = (INT8, LLAMA_CPP, VLLM)
 RATE = Target(measure=C32_RATE, ours=INT8, bound=AtLeast(factor=4.0), peer=VLLM)
 
 
@@ -89,7 +94,7 @@ def test_requests_that_failed_are_counted_over_all_loads() -> None:
 def test_the_ratio_stands_under_the_peer_that_it_belongs_to() -> None:
     runs = {INT8: [run(tpot_ms=4)], LLAMA_CPP: [run(tpot_ms=10)], VLLM: [run(tpot_ms=30)]}
 
-    table = {row[0].strip(): row[1:] for row in rows(runs, [INT8, LLAMA_CPP, VLLM])}
+    table = {row[0].strip(): row[1:] for row in rows(runs, NAMES, targets_among(NAMES))}
 
     assert table["c1 TPOT, ms"] == ["4.0", "10.0", "30.0"]
     assert table["ours-int8 ≤ 0.5 × llama.cpp"] == ["", "0.40 × pass", ""]
@@ -97,15 +102,20 @@ def test_the_ratio_stands_under_the_peer_that_it_belongs_to() -> None:
 
 
 def test_a_target_that_could_not_be_judged_says_so() -> None:
-    table = {row[0].strip(): row[1:] for row in rows({INT8: [run(tpot_ms=4)]}, [INT8, LLAMA_CPP])}
+    table = {row[0].strip(): row[1:] for row in rows({INT8: [run(tpot_ms=4)]}, NAMES, [TPOT])}
 
-    assert table["ours-int8 ≤ 0.5 × llama.cpp"] == ["", NOT_SHOWN]
+    assert table["ours-int8 ≤ 0.5 × llama.cpp"] == ["", NOT_SHOWN, ""]
 
 
-def test_targets_of_systems_that_were_not_asked_for_are_not_in_the_table() -> None:
-    first_cells = [row[0] for row in rows({LLAMA_CPP: [run(tpot_ms=4)]}, [LLAMA_CPP])]
+def test_targets_of_systems_that_were_not_asked_for_are_left_out() -> None:
+    assert targets_among([FLOAT32, LLAMA_CPP, OPENVINO]) == []
 
-    assert not any(target.ours in cell for cell in first_cells for target in TARGETS)
+
+def test_vllms_float32_has_to_be_beaten_by_as_much_as_its_bfloat16() -> None:
+    against = {peer: targets_among([INT8, FLOAT32, peer]) for peer in (VLLM, VLLM_FLOAT32)}
+
+    assert [replace(target, peer=VLLM) for target in against[VLLM_FLOAT32]] == against[VLLM]
+    assert against[VLLM]
 
 
 def test_no_two_loads_of_any_two_runs_share_a_prompt() -> None:

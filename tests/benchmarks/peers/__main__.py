@@ -20,9 +20,16 @@ from tests.benchmarks.peers.llama_server import LlamaServer
 from tests.benchmarks.peers.loads import LOADS, WARM_UP, Load, seed_of, smoke
 from tests.benchmarks.peers.openvino_genai_peer import OpenVinoGenAi
 from tests.benchmarks.peers.sluice_serve import SluiceServe
-from tests.benchmarks.peers.system import NotAvailable, System, num_cores
+from tests.benchmarks.peers.system import NotAvailable, System, has_fast_bfloat16, num_cores
 from tests.benchmarks.peers.table import described, rows, shown
-from tests.benchmarks.peers.targets import MEASURES, TARGETS, RunFigures, num_failed, verdict
+from tests.benchmarks.peers.targets import (
+    MEASURES,
+    VLLM_FLOAT32,
+    RunFigures,
+    num_failed,
+    targets_among,
+    verdict,
+)
 from tests.benchmarks.peers.vllm_server import VllmServer
 from tests.benchmarks.scheduler.report import print_surroundings, print_table, progress
 
@@ -30,7 +37,7 @@ PEERS: Final[Mapping[str, Callable[[], System]]] = {
     "llama.cpp": LlamaServer,
     "vllm": lambda: VllmServer(name="vllm", dtype="bfloat16"),
     "openvino": OpenVinoGenAi,
-    "vllm-float32": lambda: VllmServer(name="vllm-float32", dtype="float32"),
+    VLLM_FLOAT32: lambda: VllmServer(name=VLLM_FLOAT32, dtype="float32"),
 }
 DTYPES: Final = ("int8", "float32")
 DEFAULT_RUNS: Final = 3
@@ -60,7 +67,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("peer", nargs="*", help=f"{', '.join(PEERS)} (default: the first three)")
+    parser.add_argument("peer", nargs="*", help=f"{', '.join(PEERS)} (default: {' '.join(_default_peers())})")
     parser.add_argument("--ours", nargs="*", default=list(DTYPES), choices=DTYPES, help="precisions of ours")
     parser.add_argument("--runs", type=int, default=DEFAULT_RUNS, help="starts of each system (default: 3)")
     parser.add_argument(
@@ -71,11 +78,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="one run of tiny loads, nothing judged")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures of all runs there")
     options = parser.parse_args()
-    options.peer = options.peer or list(PEERS)[:3]
+    options.peer = options.peer or _default_peers()
     unknown = [name for name in options.peer if name not in PEERS]
     if unknown:
         parser.error(f"there is no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
     return options
+
+
+def _default_peers() -> list[str]:
+    return [name for name in PEERS if name != VLLM_FLOAT32 or not has_fast_bfloat16()]
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -142,7 +153,10 @@ def _print(runs: Runs, systems: Sequence[System], loads: Sequence[Load], options
         f"{num_runs} runs in turn, medians{'; SMOKE: tiny loads, compare nothing' if options.smoke else ''}\n"
     )
     names = [system.name for system in systems]
-    print_table(("", *names), list(rows(runs, names)) or [["nothing was measured", *("" for _ in names)]])
+    targets = [] if options.smoke else targets_among(names)
+    print_table(
+        ("", *names), list(rows(runs, names, targets)) or [["nothing was measured", *("" for _ in names)]]
+    )
 
 
 def _print_reasons(systems: Sequence[System], reasons: Mapping[str, str]) -> int:
@@ -154,7 +168,7 @@ def _print_reasons(systems: Sequence[System], reasons: Mapping[str, str]) -> int
 
 
 def _judge(runs: Runs, names: Sequence[str]) -> int:
-    verdicts = [verdict(target, runs) for target in TARGETS if {target.ours, target.peer} <= set(names)]
+    verdicts = [verdict(target, runs) for target in targets_among(names)]
     judged = [each for each in verdicts if each.is_met is not None]
     missed = [each for each in judged if not each.is_met]
     failed = [name for name in runs if name.startswith("ours-") and any(map(num_failed, runs[name]))]

@@ -33,11 +33,6 @@ class Recipe:
         return PEERS / self.name
 
     @property
-    def log(self) -> Path:
-        """What pip said."""
-        return PEERS / f"{self.name}.install.log"
-
-    @property
     def identity(self) -> str:
         """Changes with anything that decides what is installed."""
         facts = (self.requirements, self.unwanted, sorted(self.build_settings.items()), sys.version)
@@ -60,8 +55,6 @@ def prepare(recipe: Recipe, finish: Callable[[Recipe], None] = lambda recipe: No
         return
     progress(f"installing {' '.join(recipe.requirements)} into {recipe.directory}{recipe.note}")
     shutil.rmtree(recipe.directory, ignore_errors=True)
-    PEERS.mkdir(parents=True, exist_ok=True)
-    recipe.log.write_text("")
     venv.create(recipe.directory, with_pip=True, symlinks=True)
     _pip(recipe, "install", *recipe.requirements)
     if recipe.unwanted:
@@ -74,6 +67,6 @@ def _pip(recipe: Recipe, verb: str, *arguments: str) -> None:
     run_logged(
         [recipe.binary("python"), "-m", "pip", verb, *arguments],
         what=f"pip {verb} for {recipe.name}",
-        log=recipe.log,
+        log=PEERS / f"{recipe.name}.{verb}.log",
         environment=outside_environment() | _QUIET_PIP | dict(recipe.build_settings),
     )

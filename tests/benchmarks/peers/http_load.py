@@ -1,7 +1,6 @@
 """A load over HTTP, by `sluice bench` in a process of its own: the same generator for every server."""
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,8 @@ from tempfile import TemporaryDirectory
 from deploy.bench.figures import Figures
 from deploy.bench.report import read_json
 from tests.benchmarks.peers.loads import Load
-from tests.benchmarks.peers.system import NotAvailable
+from tests.benchmarks.peers.logged import run_logged
+from tests.benchmarks.peers.system import PEERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +24,12 @@ class HttpServer:
         """What the load took; raises NotAvailable when the server does not answer."""
         with TemporaryDirectory() as directory:
             report = Path(directory) / "report.json"
-            finished = subprocess.run(
+            run_logged(
                 _command(self.url, load, seed, report),
-                env={**os.environ, **({} if self.key is None else {"SLUICE_BENCH_KEY": self.key})},
-                capture_output=True,
-                text=True,
-                check=False,
+                what=load.name,
+                log=PEERS / "bench.log",
+                environment={**os.environ, **({} if self.key is None else {"SLUICE_BENCH_KEY": self.key})},
             )
-            if finished.returncode != 0:
-                raise NotAvailable(f"{load.name} could not be carried out: {finished.stderr.strip()[-300:]}")
             return read_json(report).runs[0].figures
 
 

