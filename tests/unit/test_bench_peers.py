@@ -11,6 +11,7 @@ from deploy.bench.figures import Figures, figures_of
 from deploy.bench.records import RequestRecord
 from deploy.bench.slo import Slo
 from tests.benchmarks.peers.environments import Recipe
+from tests.benchmarks.peers.judgement import judge
 from tests.benchmarks.peers.loads import C1, C32, LOADS, WARM_UP, prompts, seed_of
 from tests.benchmarks.peers.logged import reason_in, run_logged
 from tests.benchmarks.peers.server_process import serving
@@ -105,6 +106,36 @@ def test_a_target_that_could_not_be_judged_says_so() -> None:
     table = {row[0].strip(): row[1:] for row in rows({INT8: [run(tpot_ms=4)]}, NAMES, [TPOT])}
 
     assert table["ours-int8 ≤ 0.5 × llama.cpp"] == ["", NOT_SHOWN, ""]
+
+
+def test_all_is_well_when_every_target_is_met_and_no_request_failed() -> None:
+    judgement = judge({INT8: [run(tpot_ms=1)], LLAMA_CPP: [run(tpot_ms=10)]}, [INT8, LLAMA_CPP])
+
+    assert (judgement.is_good, judgement.num_met, judgement.misses) == (True, 1, [])
+
+
+def test_a_failed_request_to_ours_is_a_miss_however_fast_the_others() -> None:
+    judgement = judge({INT8: [run(tpot_ms=1, errors=1)], LLAMA_CPP: [run(tpot_ms=10)]}, [INT8, LLAMA_CPP])
+
+    assert judgement.misses == [f"ours-int8: {len(LOADS)} requests failed; none may"]
+
+
+def test_a_failed_request_to_a_peer_is_no_miss() -> None:
+    judgement = judge({INT8: [run(tpot_ms=1)], LLAMA_CPP: [run(tpot_ms=10, errors=1)]}, [INT8, LLAMA_CPP])
+
+    assert judgement.is_good
+
+
+def test_ours_has_to_run() -> None:
+    judgement = judge({INT8: [run(tpot_ms=1)], LLAMA_CPP: [run(tpot_ms=10)]}, [INT8, FLOAT32, LLAMA_CPP])
+
+    assert judgement.misses == ["ours-float32: it could not be measured"]
+
+
+def test_nothing_judged_is_not_good() -> None:
+    judgement = judge({INT8: [run(tpot_ms=1)]}, [INT8, LLAMA_CPP])
+
+    assert (judgement.is_good, judgement.num_not_shown) == (False, 1)
 
 
 def test_targets_of_systems_that_were_not_asked_for_are_left_out() -> None:

