@@ -77,9 +77,8 @@ class Workspace {
     logits = floats(7, std::max<int64_t>(1, int64_t(num_sampled) * d.vocab_size));
     values_.resize(std::max<size_t>(values_.size(), int64_t(rows) * padded_in_size(widest)));
     input.quantised.scales = floats(8, int64_t(rows) * num_groups(widest));
-    offsets_.resize(std::max<size_t>(offsets_.size(), int64_t(rows) * num_groups(widest)));
+    input.quantised.sums = floats(9, int64_t(rows) * num_groups(widest));
     input.quantised.values = values_.data();
-    input.quantised.offsets = offsets_.data();
   }
 
  private:
@@ -89,9 +88,8 @@ class Workspace {
     return buffer.data();
   }
 
-  std::vector<float> buffers_[9];
-  std::vector<Quantised> values_;
-  std::vector<int32_t> offsets_;
+  std::vector<float> buffers_[10];
+  std::vector<int16_t> values_;
 };
 
 namespace {

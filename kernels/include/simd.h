@@ -8,6 +8,10 @@
 #include <limits>
 #include <type_traits>
 
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
 #define SLUICE_INLINE inline __attribute__((always_inline))
 
 namespace sluice {
@@ -29,6 +33,11 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
+// A half-precision number of IEEE 754: finite here, as infinity is never stored.
+struct Half {
+  uint16_t bits;
+};
+
 SLUICE_INLINE Floats splat(float value) { return value - Floats{}; }
 
 SLUICE_INLINE Floats load(const float* from) {
@@ -42,6 +51,20 @@ SLUICE_INLINE Floats load(const Bfloat16* from) {
   std::memcpy(&halves, from, sizeof halves);
   Ints bits = __builtin_convertvector(halves, Ints) << 16;
   return (Floats)bits;
+}
+
+SLUICE_INLINE Floats load(const Half* from) {
+#if defined(__F16C__) && defined(__AVX512F__)
+  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+#elif defined(__F16C__)
+  return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#else
+  Halves halves;
+  std::memcpy(&halves, from, sizeof halves);
+  const Ints bits = __builtin_convertvector(halves, Ints);
+  const Floats magnitude = (Floats)((bits & 0x7fff) << 13) * 0x1p112f;  // the exponents' biases differ by 112
+  return (Floats)((Ints)magnitude | (bits & 0x8000) << 16);
+#endif
 }
 
 SLUICE_INLINE void store(float* to, Floats value) { std::memcpy(to, &value, sizeof value); }

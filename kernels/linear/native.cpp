@@ -13,56 +13,54 @@ namespace sluice {
 namespace {
 
 // ---- int8 tiles -------------------------------------------------------------------------------------------
-// A panel is [padded in_size / kStep][kPanelWidth][kStep], whole numbers. Sums within a group are exact; the
-// groups' sums are scaled and added in order.
+// A panel is, for each group of inputs: the weights' codes [kGroupSize / 2][kPanelWidth][2], then half-precision
+// scales and minima of the outputs. A weight is (code * scale + minimum) times its output's scale in Linear.
+
+struct Group {
+  uint8_t codes[kGroupSize * kPanelWidth];
+  Half scales[kPanelWidth];
+  Half minima[kPanelWidth];
+};
 
 #if defined(__AVX512VNNI__)
 
-// Weights are stored unsigned, by adding 128, because vpdpbusd multiplies unsigned by signed bytes.
-constexpr int kStep = 4;
-constexpr int kStoredOffset = 128;
 constexpr int kInt8TileRows = kTileRows;
-typedef uint8_t StoredWeight;
 
+// Sums of products within a group, exact: [row][half of the panel].
 template <int kRows>
-void group_sums(const Quantised* values, int stride, const StoredWeight* panel, const int32_t* offsets,
-                int num_groups, Ints (&sums)[kRows][2]) {
+SLUICE_INLINE void group_sums(const int16_t* values, int stride, const Group& group, Ints (&sums)[kRows][2]) {
   __m512i totals[kRows][2];
-  for (int r = 0; r < kRows; ++r)
-    totals[r][0] = totals[r][1] = _mm512_set1_epi32(offsets[int64_t(r) * num_groups]);
-  for (int k = 0; k < kGroupSize; k += kStep, panel += kPanelWidth * kStep) {
-    const __m512i left = _mm512_loadu_si512(panel), right = _mm512_loadu_si512(panel + 64);
+  for (int r = 0; r < kRows; ++r) totals[r][0] = totals[r][1] = _mm512_set1_epi32(0);
+  const uint8_t* codes = group.codes;
+  for (int k = 0; k < kGroupSize; k += 2, codes += 2 * kPanelWidth) {
+    const __m512i left = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)codes));
+    const __m512i right = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)(codes + 2 * kLanes)));
     for (int r = 0; r < kRows; ++r) {
-      int32_t four;
-      std::memcpy(&four, values + int64_t(r) * stride + k, sizeof four);
-      const __m512i inputs = _mm512_set1_epi32(four);
-      totals[r][0] = _mm512_dpbusd_epi32(totals[r][0], left, inputs);
-      totals[r][1] = _mm512_dpbusd_epi32(totals[r][1], right, inputs);
+      int32_t two;
+      std::memcpy(&two, values + int64_t(r) * stride + k, sizeof two);
+      const __m512i inputs = _mm512_set1_epi32(two);
+      totals[r][0] = _mm512_dpwssd_epi32(totals[r][0], left, inputs);
+      totals[r][1] = _mm512_dpwssd_epi32(totals[r][1], right, inputs);
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    sums[r][0] = (Ints)totals[r][0];
-    sums[r][1] = (Ints)totals[r][1];
-  }
+  std::memcpy(sums, totals, sizeof totals);
 }
 
 #elif defined(__AVX2__)
 
-constexpr int kStep = 2;
-constexpr int kStoredOffset = 0;
 constexpr int kInt8TileRows = 4;
-typedef int8_t StoredWeight;
 
 // Never inlined: beside the caller's floats there are too few registers for these sums.
 template <int kRows>
-__attribute__((noinline)) void group_sums(const Quantised* values, int stride, const StoredWeight* panel, const int32_t*, int,
-                Ints (&sums)[kRows][2]) {
+__attribute__((noinline)) void group_sums(const int16_t* values, int stride, const Group& group,
+                                          Ints (&sums)[kRows][2]) {
   __m256i totals[kRows][2];
   for (int r = 0; r < kRows; ++r) totals[r][0] = totals[r][1] = _mm256_setzero_si256();
+  const uint8_t* codes = group.codes;
 #pragma GCC unroll 4  // fewer copies between registers, of which the loop is full
-  for (int k = 0; k < kGroupSize; k += kStep, panel += kPanelWidth * kStep) {
-    const __m256i left = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)panel));
-    const __m256i right = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(panel + 16)));
+  for (int k = 0; k < kGroupSize; k += 2, codes += 2 * kPanelWidth) {
+    const __m256i left = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)codes));
+    const __m256i right = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)(codes + 2 * kLanes)));
     for (int r = 0; r < kRows; ++r) {
       int32_t two;
       std::memcpy(&two, values + int64_t(r) * stride + k, sizeof two);
@@ -79,40 +77,41 @@ __attribute__((noinline)) void group_sums(const Quantised* values, int stride, c
 
 #else
 
-constexpr int kStep = 2;
-constexpr int kStoredOffset = 0;
 constexpr int kInt8TileRows = 4;
-typedef int8_t StoredWeight;
 
 template <int kRows>
-void group_sums(const Quantised* values, int stride, const StoredWeight* panel, const int32_t*, int,
-                Ints (&sums)[kRows][2]) {
+void group_sums(const int16_t* values, int stride, const Group& group, Ints (&sums)[kRows][2]) {
   int32_t totals[kRows][kPanelWidth] = {};
-  for (int k = 0; k < kGroupSize; k += kStep, panel += kPanelWidth * kStep)
+  const uint8_t* codes = group.codes;
+  for (int k = 0; k < kGroupSize; k += 2, codes += 2 * kPanelWidth)
     for (int r = 0; r < kRows; ++r) {
       const int32_t first = values[int64_t(r) * stride + k], second = values[int64_t(r) * stride + k + 1];
-      for (int n = 0; n < kPanelWidth; ++n)
-        totals[r][n] += panel[2 * n] * first + panel[2 * n + 1] * second;
+      for (int n = 0; n < kPanelWidth; ++n) totals[r][n] += codes[2 * n] * first + codes[2 * n + 1] * second;
     }
   std::memcpy(sums, totals, sizeof totals);
 }
 
 #endif
 
+// The groups' sums are scaled and added in order.
 template <int kRows>
-void int8_tile(const QuantisedRows& input, int first_row, int in_size, const StoredWeight* panel,
-               const float* scales, Floats (&sums)[kRows][2]) {
-  const int groups = num_groups(in_size), stride = groups * kGroupSize;
-  const Quantised* values = input.values + int64_t(first_row) * stride;
-  const int64_t first_group = int64_t(first_row) * groups;
-  for (int g = 0; g < groups; ++g) {
+void int8_tile(const QuantisedRows& input, int first_row, int in_size, const Group* groups, const float* scales,
+               Floats (&sums)[kRows][2]) {
+  const int count = num_groups(in_size), stride = count * kGroupSize;
+  const int16_t* values = input.values + int64_t(first_row) * stride;
+  const int64_t first_group = int64_t(first_row) * count;
+  for (int g = 0; g < count; ++g) {
     Ints exact[kRows][2];
-    group_sums<kRows>(values + g * kGroupSize, stride, panel + int64_t(g) * kGroupSize * kPanelWidth,
-                      input.offsets + first_group + g, groups, exact);
+    group_sums<kRows>(values + g * kGroupSize, stride, groups[g], exact);
+    const Floats left_scale = load(groups[g].scales), right_scale = load(groups[g].scales + kLanes);
+    const Floats left_minimum = load(groups[g].minima), right_minimum = load(groups[g].minima + kLanes);
     for (int r = 0; r < kRows; ++r) {
-      const Floats scale = splat(input.scales[first_group + int64_t(r) * groups + g]);
-      sums[r][0] += __builtin_convertvector(exact[r][0], Floats) * scale;
-      sums[r][1] += __builtin_convertvector(exact[r][1], Floats) * scale;
+      const int64_t at = first_group + int64_t(r) * count + g;
+      const Floats scale = splat(input.scales[at]), sum = splat(input.sums[at]);
+      sums[r][0] += __builtin_convertvector(exact[r][0], Floats) * (left_scale * scale);
+      sums[r][1] += __builtin_convertvector(exact[r][1], Floats) * (right_scale * scale);
+      sums[r][0] += left_minimum * sum;
+      sums[r][1] += right_minimum * sum;
     }
   }
   const Floats left = load(scales), right = load(scales + kLanes);
@@ -122,7 +121,7 @@ void int8_tile(const QuantisedRows& input, int first_row, int in_size, const Sto
   }
 }
 
-typedef Quantised QuantisedLanes __attribute__((vector_size(kLanes * sizeof(Quantised))));
+typedef int16_t Numbers __attribute__((vector_size(kLanes * sizeof(int16_t))));
 
 // ---- From tiles to the whole ------------------------------------------------------------------------------
 
@@ -170,9 +169,8 @@ void compute_tile(const Linear& layer, const LinearInput& input, int row, int pa
       float_tile<kRows, Bfloat16>(input, row, layer, panel, sums);
       break;
     case WeightKind::kInt8: {
-      const int64_t start = int64_t(panel) * padded_in_size(layer.in_size) * kPanelWidth;
-      int8_tile<kRows>(input.quantised, row, layer.in_size, static_cast<const StoredWeight*>(layer.panels) + start,
-                       layer.scales + panel * kPanelWidth, sums);
+      const Group* groups = static_cast<const Group*>(layer.panels) + int64_t(panel) * num_groups(layer.in_size);
+      int8_tile<kRows>(input.quantised, row, layer.in_size, groups, layer.scales + panel * kPanelWidth, sums);
       break;
     }
   }
@@ -210,21 +208,21 @@ void quantise_row(const float* values, int in_size, const QuantisedRows& quantis
     }
     const float most = largest_lane(largest), fault = sum_of_lanes(faults);
     const bool is_empty = most == 0 || fault != 0;
-    const float scale = is_empty ? 1.0f : most / 127.0f;
-    Quantised* to = quantised.values + (int64_t(row) * groups + g) * kGroupSize;
+    const float scale = is_empty ? 1.0f : most / kLargest;
+    int16_t* to = quantised.values + (int64_t(row) * groups + g) * kGroupSize;
     Ints sums{};
     for (int i = 0; i < kGroupSize; i += kLanes) {
       const Floats rounder = splat(12582912.0f);  // adding it rounds to a whole number, ties to even
       const Floats whole = is_empty ? Floats{} : load(group + i) / splat(scale) + rounder - rounder;
       const Ints numbers = __builtin_convertvector(whole, Ints);
-      const auto narrow_numbers = __builtin_convertvector(numbers, QuantisedLanes);
-      std::memcpy(to + i, &narrow_numbers, sizeof narrow_numbers);
+      const auto narrowed = __builtin_convertvector(numbers, Numbers);
+      std::memcpy(to + i, &narrowed, sizeof narrowed);
       sums += numbers;
     }
     int32_t sum = 0;
     for (int lane = 0; lane < kLanes; ++lane) sum += sums[lane];
     quantised.scales[int64_t(row) * groups + g] = (is_empty ? 0.0f : scale) + fault;
-    quantised.offsets[int64_t(row) * groups + g] = -kStoredOffset * sum;
+    quantised.sums[int64_t(row) * groups + g] = float(sum) * scale + fault;
   }
 }
 
@@ -235,38 +233,47 @@ using namespace sluice;
 extern "C" {
 
 int64_t sluice_linear_packed_bytes(int kind, int out_size, int in_size) {
-  const int64_t outputs = int64_t(num_panels(out_size)) * kPanelWidth;
+  const int64_t panels = num_panels(out_size);
   switch (WeightKind(kind)) {
-    case WeightKind::kFloat32: return outputs * in_size * 4;
-    case WeightKind::kBfloat16: return outputs * in_size * 2;
-    default: return outputs * padded_in_size(in_size);
+    case WeightKind::kFloat32: return panels * kPanelWidth * in_size * 4;
+    case WeightKind::kBfloat16: return panels * kPanelWidth * in_size * 2;
+    default: return panels * num_groups(in_size) * sizeof(Group);
   }
 }
 
 int sluice_linear_panel_width() { return kPanelWidth; }
 
-// Packs `weight` [out_size, in_size]; for int8 it holds whole numbers. What pads the last panel is zero.
-void sluice_linear_pack(int kind, const float* weight, int out_size, int in_size, void* panels) {
+// Packs `weight` [out_size, in_size] as float32 or bfloat16. What pads the last panel is zero.
+void sluice_linear_pack_floats(int kind, const float* weight, int out_size, int in_size, void* panels) {
   parallel_for(num_panels(out_size), [&](int panel) {
     const int first = panel * kPanelWidth, width = std::min(kPanelWidth, out_size - first);
-    const int64_t start = int64_t(panel) * kPanelWidth;
-    for (int n = 0; n < kPanelWidth; ++n) {
-      const float* row = weight + int64_t(first + n) * in_size;
-      if (WeightKind(kind) == WeightKind::kInt8) {
-        StoredWeight* to = static_cast<StoredWeight*>(panels) + start * padded_in_size(in_size);
-        for (int k = 0; k < padded_in_size(in_size); ++k) {
-          const int whole = n < width && k < in_size ? int(row[k]) : 0;
-          to[(int64_t(k / kStep) * kPanelWidth + n) * kStep + k % kStep] = StoredWeight(whole + kStoredOffset);
-        }
-        continue;
-      }
+    const int64_t start = int64_t(first) * in_size;
+    for (int n = 0; n < kPanelWidth; ++n)
       for (int k = 0; k < in_size; ++k) {
-        const float value = n < width ? row[k] : 0;
-        const int64_t at = start * in_size + int64_t(k) * kPanelWidth + n;
+        const float value = n < width ? weight[int64_t(first + n) * in_size + k] : 0;
+        const int64_t at = start + int64_t(k) * kPanelWidth + n;
         if (WeightKind(kind) == WeightKind::kFloat32)
           narrow(value, static_cast<float*>(panels) + at);
         else
           narrow(value, static_cast<Bfloat16*>(panels) + at);
+      }
+  });
+}
+
+// Packs `codes` [out_size, padded in_size] with `scales` and `minima` [out_size, num_groups].
+void sluice_linear_pack_int8(const uint8_t* codes, const Half* scales, const Half* minima, int out_size,
+                             int in_size, void* panels) {
+  const int groups = num_groups(in_size);
+  parallel_for(num_panels(out_size), [&](int panel) {
+    for (int g = 0; g < groups; ++g) {
+      Group& to = static_cast<Group*>(panels)[int64_t(panel) * groups + g];
+      to = Group{};
+      for (int n = 0; n < kPanelWidth && panel * kPanelWidth + n < out_size; ++n) {
+        const int64_t at = int64_t(panel * kPanelWidth + n) * groups + g;
+        to.scales[n] = scales[at];
+        to.minima[n] = minima[at];
+        for (int k = 0; k < kGroupSize; ++k)
+          to.codes[(k / 2 * kPanelWidth + n) * 2 + k % 2] = codes[at * kGroupSize + k];
       }
     }
   });
@@ -274,16 +281,16 @@ void sluice_linear_pack(int kind, const float* weight, int out_size, int in_size
 
 // Bytes of scratch that quantised rows take, all three parts.
 int64_t sluice_linear_scratch_bytes(int num_rows, int in_size) {
-  return int64_t(num_rows) * (padded_in_size(in_size) * sizeof(Quantised) + num_groups(in_size) * 8);
+  return int64_t(num_rows) * (padded_in_size(in_size) * sizeof(int16_t) + num_groups(in_size) * 8);
 }
 
 void sluice_linear(const Linear* layer, const float* rows, int num_rows, void* scratch, float* output) {
   LinearInput input{rows, {}};
   if (layer->kind == WeightKind::kInt8) {
-    const int groups = num_groups(layer->in_size);
+    const int64_t groups = int64_t(num_rows) * num_groups(layer->in_size);
     input.quantised.scales = static_cast<float*>(scratch);
-    input.quantised.offsets = reinterpret_cast<int32_t*>(input.quantised.scales + int64_t(num_rows) * groups);
-    input.quantised.values = reinterpret_cast<Quantised*>(input.quantised.offsets + int64_t(num_rows) * groups);
+    input.quantised.sums = input.quantised.scales + groups;
+    input.quantised.values = reinterpret_cast<int16_t*>(input.quantised.sums + groups);
     parallel_ranges(num_rows, 4, [&](int first, int last) {
       for (int row = first; row < last; ++row)
         quantise_row(rows + int64_t(row) * layer->in_size, layer->in_size, input.quantised, row);

@@ -9,33 +9,27 @@ namespace sluice {
 // Columns of one panel: outputs that a tile computes together.
 constexpr int kPanelWidth = kTileWidth;
 
-// Inputs that share one scale when activations are int8.
-constexpr int kGroupSize = 64;
+// Inputs that share one scale, of weights and of activations.
+constexpr int kGroupSize = 32;
 
 enum class WeightKind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2 };
 
 // Weights in panels of kPanelWidth outputs, so that one panel is read from front to back. The order inside a
-// panel is the kind's own. Mirrored by PackedLinear in Python.
+// panel is the kind's own. Mirrored by PackedWeight in Python.
 struct Linear {
   WeightKind kind;
   int32_t in_size;
   int32_t out_size;
   const void* panels;
-  const float* scales;  // int8: [out_size rounded up to whole panels]
+  const float* scales;  // int8: [out_size rounded up to whole panels], what each output is multiplied by
   const float* bias;    // [out_size], or null
 };
 
-// Rows of int8 activations with one scale per group of inputs, as the int8 tiles read them.
-#if defined(__AVX512VNNI__)
-typedef int8_t Quantised;
-#else
-typedef int16_t Quantised;  // the values are int8's; wider, because these levels multiply 16-bit numbers
-#endif
-
+// Rows of activations as whole numbers of 15 bits, with one scale per group of inputs.
 struct QuantisedRows {
-  Quantised* values;   // [num_rows, padded in_size]
-  float* scales;       // [num_rows, num_groups]
-  int32_t* offsets;    // [num_rows, num_groups], what a sum starts from: makes up for weights stored unsigned
+  int16_t* values;  // [num_rows, padded in_size]
+  float* scales;    // [num_rows, num_groups]
+  float* sums;      // [num_rows, num_groups], of the group's numbers times its scale
 };
 
 SLUICE_INLINE int num_groups(int in_size) { return (in_size + kGroupSize - 1) / kGroupSize; }
@@ -53,8 +47,10 @@ enum class Output { kStore, kAdd };
 // `output` [num_rows, out_size] becomes (kStore), or grows by (kAdd), rows times weights plus bias.
 void linear(const Linear& layer, const LinearInput& input, int num_rows, float* output, Output mode);
 
-// Quantises one row to `row` of `quantised`: round to nearest, 127 the largest of each group. A group that
+// Quantises one row to `row` of `quantised`: round to nearest, kLargest the largest of each group. A group that
 // holds NaN or infinity gets NaN for its scale.
 void quantise_row(const float* values, int in_size, const QuantisedRows& quantised, int row);
+
+constexpr float kLargest = 16383.0f;
 
 }  // namespace sluice

@@ -63,23 +63,28 @@ class PackedWeight:
 def pack(library: ctypes.CDLL, weight: Tensor | QuantisedWeight) -> PackedWeight:
     """Packs a float32 or bfloat16 weight [out_size, in_size] as what it is, or a quantised one."""
     if isinstance(weight, QuantisedWeight):
-        values, kind = weight.values.float(), WeightKind.INT8
-        scales = _padded(library, weight.scales)
+        out_size, in_size, kind = weight.codes.shape[0], weight.in_size, WeightKind.INT8
     else:
+        out_size, in_size = weight.shape
         kind = WeightKind.BFLOAT16 if weight.dtype == torch.bfloat16 else WeightKind.FLOAT32
-        values, scales = weight.float().contiguous(), None
-    out_size, in_size = values.shape
     library.sluice_linear_packed_bytes.restype = ctypes.c_int64
     panels = torch.empty(library.sluice_linear_packed_bytes(kind, out_size, in_size), dtype=torch.uint8)
-    library.sluice_linear_pack(
-        ctypes.c_int(kind),
-        address(values),
-        ctypes.c_int(out_size),
-        ctypes.c_int(in_size),
-        address(panels, torch.uint8),
-    )
+    sizes = ctypes.c_int(out_size), ctypes.c_int(in_size), address(panels, torch.uint8)
+    if isinstance(weight, QuantisedWeight):
+        parts = (
+            address(weight.codes, torch.uint8),
+            *(address(part, torch.float16) for part in (weight.scales, weight.minima)),
+        )
+        library.sluice_linear_pack_int8(*parts, *sizes)
+    else:
+        library.sluice_linear_pack_floats(ctypes.c_int(kind), address(weight.float().contiguous()), *sizes)
     return PackedWeight(
-        library=library, kind=kind, in_size=in_size, out_size=out_size, panels=panels, scales=scales
+        library=library,
+        kind=kind,
+        in_size=in_size,
+        out_size=out_size,
+        panels=panels,
+        scales=_padded(library, weight.output_scales) if isinstance(weight, QuantisedWeight) else None,
     )
 
 

@@ -17,5 +17,4 @@ def linear(rows: Tensor, weight: Tensor | QuantisedWeight, bias: Tensor | None =
 def _quantised_linear(rows: Tensor, weight: QuantisedWeight, bias: Tensor | None) -> Tensor:
     numbers, scales = quantise_rows(rows)
     nearest = (numbers * scales).flatten(1)[:, : rows.shape[1]]
-    output = functional.linear(nearest, weight.values.float()) * weight.scales
-    return output if bias is None else output + bias
+    return functional.linear(nearest, weight.floats(), bias)

@@ -27,14 +27,14 @@ void multiply_add(int64_t rounds) {
 
 #if defined(__AVX512VNNI__)
 
-constexpr int kDotProducts = 64;  // byte products of one instruction
+constexpr int kDotProducts = 32;  // products of one instruction
 
 void dot_products(int64_t rounds) {
   __m512i sums[10];
   for (int i = 0; i < 10; ++i) sums[i] = _mm512_set1_epi32(i);
   const __m512i a = _mm512_set1_epi32(0x01020304), b = _mm512_set1_epi32(0x04030201);
   for (int64_t round = 0; round < rounds; ++round)
-    for (int i = 0; i < 10; ++i) sums[i] = _mm512_dpbusd_epi32(sums[i], a, b);
+    for (int i = 0; i < 10; ++i) sums[i] = _mm512_dpwssd_epi32(sums[i], a, b);
   for (int i = 1; i < 10; ++i) sums[0] = _mm512_add_epi32(sums[0], sums[i]);
   kept = float(_mm512_reduce_add_epi32(sums[0]));
 }

@@ -9,7 +9,6 @@ import torch
 
 from kernels.native import Level, load, usable_levels
 
-
 EMULATED = Level(
     "avx512_vnni_emulated",
     ("-mavx2", "-mfma", "-include", str(Path(__file__).with_name("emulated_avx512.h"))),

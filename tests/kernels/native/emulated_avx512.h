@@ -10,6 +10,9 @@
 #include <cstring>
 
 typedef int64_t __m512i __attribute__((vector_size(64)));
+typedef int64_t __m256i __attribute__((vector_size(32), aligned(1), may_alias));
+typedef uint8_t Emulated8 __attribute__((vector_size(32)));
+typedef int16_t Emulated16 __attribute__((vector_size(64)));
 typedef int32_t Emulated32 __attribute__((vector_size(64)));
 
 inline void _mm_pause() {}
@@ -30,13 +33,20 @@ inline int32_t _mm512_reduce_add_epi32(__m512i value) {
   return total;
 }
 
-// Each sum grows by four products of an unsigned byte of `a` and a signed byte of `b`.
-inline __m512i _mm512_dpbusd_epi32(__m512i sums, __m512i a, __m512i b) {
-  uint8_t left[64];
-  int8_t right[64];
-  std::memcpy(left, &a, sizeof left);
-  std::memcpy(right, &b, sizeof right);
+inline __m256i _mm256_loadu_si256(const __m256i* from) {
+  __m256i value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+inline __m512i _mm512_cvtepu8_epi16(__m256i bytes) {
+  return (__m512i)__builtin_convertvector((Emulated8)bytes, Emulated16);
+}
+
+// Each sum grows by two products of neighbouring 16-bit numbers.
+inline __m512i _mm512_dpwssd_epi32(__m512i sums, __m512i a, __m512i b) {
+  const Emulated16 left = (Emulated16)a, right = (Emulated16)b;
   Emulated32 result = (Emulated32)sums;
-  for (int i = 0; i < 64; ++i) result[i / 4] += int32_t(left[i]) * right[i];
+  for (int i = 0; i < 32; ++i) result[i / 2] += int32_t(left[i]) * right[i];
   return (__m512i)result;
 }
