@@ -1,8 +1,8 @@
-"""Weights as bytes: in every group of 32 inputs of an output, 256 evenly spaced values from a minimum upwards.
+"""Weights as bytes: in each group of 32 inputs of an output, 256 even steps from a minimum upwards.
 
-Symmetric int8 with one scale per output, and activations as int8, too, is faster where a processor multiplies
-bytes; but it changed the beginnings of 13 of 50 answers of a small model, where bfloat16 changes one. With these
-groups a model that came quantised to 4 or 8 bits per group of 32 (as GGUF files are) stays what it was.
+Symmetric int8 with one scale per output, and activations as int8, too, is faster where a processor
+multiplies bytes; but it changed the beginnings of 13 of 50 answers of a small model, where bfloat16 changes
+one. With these groups a model that came quantised to 4 bits per 32 inputs (as GGUF files are) stays itself.
 """
 
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def quantise_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _groups(matrix: Tensor, padding: float | None = None) -> Tensor:
     # [num_rows, size] -> [num_rows, num_groups, GROUP_SIZE]
-    """The last group is filled with `padding`, or with its row's last value, which widens no group's range."""
+    """The last group is filled with `padding`, or with its row's last value, which widens no range."""
     num_missing = -matrix.shape[1] % GROUP_SIZE
     if padding is None:
         filled = torch.cat([matrix, matrix[:, -1:].expand(-1, num_missing)], dim=1)
