@@ -139,25 +139,21 @@ class Scheduler:
         outcomes: list[Outcome] = []
         running, errors, sampled = self._roster.running, result.errors, result.sampled
         block_size = self.kv_cache.block_size
-        for row in plan.rows:
-            sequence = running.get(row.sequence_id)
+        for sequence_id, computed, start, _, sampling in plan.rows:
+            sequence = running.get(sequence_id)
             if sequence is None:
                 continue  # over since the step was launched
-            if errors and row.sequence_id in errors:
-                outcomes.append(self._break(sequence, errors[row.sequence_id]))
+            if errors and sequence_id in errors:
+                outcomes.append(self._break(sequence, errors[sequence_id]))
                 continue
             try:
-                sequence.num_computed_tokens = num_computed = row.start + len(row.token_ids)
-                if (
-                    num_computed % block_size == 0
-                    or sequence.first_token_at is None
-                    or len(row.token_ids) > 1
-                ):
+                sequence.num_computed_tokens = num_computed = start + len(computed)
+                if num_computed % block_size == 0 or sequence.first_token_at is None or len(computed) > 1:
                     self._note_computed(sequence)
-                token_ids = sampled.get(row.sequence_id)
+                token_ids = sampled.get(sequence_id)
                 if token_ids:
                     self._take_tokens(sequence, token_ids, now, outcomes)
-                elif row.sampling is not None:  # it would have nothing left to compute, and wait for ever
+                elif sampling is not None:  # it would have nothing left to compute, and wait for ever
                     outcomes.append(self._break(sequence, "the step brought no token for this request"))
             except Exception as exception:  # whatever is wrong with one request ends that one alone
                 outcomes.append(self._break(sequence, f"the request's bookkeeping failed: {exception!r}"))

@@ -129,11 +129,11 @@ class Sequence:
     def append(self, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], EndReason | None]:
         """Appends tokens up to the one that ends the sequence, if one does: those kept, and why it ended."""
         known, params = self.token_ids, self.params
-        most = self.num_prompt_tokens + params.max_tokens
-        for count, token_id in enumerate(token_ids, start=1):
+        num_before, most = len(known), self.num_prompt_tokens + params.max_tokens
+        for token_id in token_ids:
             known.append(token_id)
             if token_id in params.stop_token_ids:
-                return token_ids[:count], EndReason.STOP
+                return token_ids[: len(known) - num_before], EndReason.STOP
             if len(known) >= most:
-                return token_ids[:count], EndReason.LENGTH
+                return token_ids[: len(known) - num_before], EndReason.LENGTH
         return token_ids, None
