@@ -14,7 +14,7 @@ GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-slow check format bench bench-scheduler bench-peers clean
+.PHONY: help serve test test-slow check format bench bench-scheduler bench-engine bench-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,10 @@ bench-scheduler: $(VENV)/.development ## What the scheduler claims, beside what 
 
 bench-peers: $(VENV)/.development ## Ours beside llama.cpp, vLLM and OpenVINO under one load (an hour; ARGS="llama.cpp --runs 1")
 	$(BIN)/python -m tests.benchmarks.peers $(ARGS)
+
+bench-engine: $(VENV)/.development ## Where a step's time goes on this CPU, operator by operator, and what each type brings
+	$(BIN)/python -m tests.benchmarks.engine $(ARGS)
+	$(BIN)/python -m tests.benchmarks.accuracy
 
 clean: ## Remove the virtual environment and caches; data directories stay
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
