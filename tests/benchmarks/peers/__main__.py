@@ -6,6 +6,7 @@ The exit status is 1 when a target was missed, or when nothing could be judged.
 """
 
 import argparse
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -179,6 +180,7 @@ def _print_judgement(judgement: Judgement) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # either way, no server outlives this process
     try:
         sys.exit(main())
     except KeyboardInterrupt:

