@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from prometheus_client import ProcessCollector
 
 from engine.core.admission import within_cache
 from engine.core.kv_cache import KvCache
@@ -184,6 +185,7 @@ def _compose(
 ) -> tuple[EngineServer, EngineLoop]:
     targets = settings.slo.targets()
     telemetry = Telemetry(SloMonitor(targets, now=time.monotonic()))
+    ProcessCollector(registry=telemetry.metrics.registry)
     kv_cache = KvCache(num_blocks=parts.num_blocks, block_size=settings.engine.kv_block_size)
     server = EngineServer(
         model=parts.model,

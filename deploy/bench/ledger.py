@@ -2,32 +2,21 @@
 
 from typing import Final
 
-from sqlalchemy import desc, select
-
 from deploy.bench.resampling import PastRequest
 from deploy.failure import Failure
 from engine.protocol import RequestClass
 from gateway.db import Database
-from gateway.tenants.tables import tenant
 from gateway.usage.outcome import Outcome
-from gateway.usage.tables import usage_event
+from gateway.usage.queries import latest_served
 
 MOST_ROWS: Final = 50_000
 LEAST_ROWS: Final = 2
-_SERVED: Final = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.DEADLINE)
 
 
 async def past_requests(database: Database) -> list[PastRequest]:
     """The latest that were served, in order of time; raises Failure where there are too few."""
-    query = (
-        select(usage_event, tenant.c.name.label("tenant_name"))
-        .join(tenant, tenant.c.id == usage_event.c.tenant_id)
-        .where(usage_event.c.outcome.in_([outcome.value for outcome in _SERVED]))
-        .order_by(desc(usage_event.c.admitted_at))
-        .limit(MOST_ROWS)
-    )
     async with database.transaction() as connection:
-        rows = (await connection.execute(query)).all()
+        rows = await latest_served(connection, most=MOST_ROWS)
     if len(rows) < LEAST_ROWS:
         raise Failure("the ledger has too few requests to draw from; use --scenario until there is usage")
     return [

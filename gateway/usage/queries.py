@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import text
+from sqlalchemy import Row, desc, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from engine.protocol import RequestClass, Usage
 from gateway.tenants.ids import KeyId, ProjectId, TenantId
+from gateway.tenants.tables import tenant
 from gateway.usage.outcome import Outcome
+from gateway.usage.tables import usage_event
 
 _RECORD: Final = text(
     """
@@ -64,3 +66,20 @@ async def record(connection: AsyncConnection, events: Sequence[UsageEvent]) -> N
             "admitted_at": [event.admitted_at for event in events],
         },
     )
+
+
+async def latest_served(connection: AsyncConnection, *, most: int) -> Sequence[Row[Any]]:
+    """The `most` latest requests of all tenants that an engine worked on, latest first.
+
+    Rows of admitted_at, tenant_name, prompt_tokens, cached_tokens, completion_tokens, outcome, request_class:
+    for operators who draw a load from what was.
+    """
+    served = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.DEADLINE)
+    query = (
+        select(usage_event, tenant.c.name.label("tenant_name"))
+        .join(tenant, tenant.c.id == usage_event.c.tenant_id)
+        .where(usage_event.c.outcome.in_([outcome.value for outcome in served]))
+        .order_by(desc(usage_event.c.admitted_at))
+        .limit(most)
+    )
+    return (await connection.execute(query)).all()
