@@ -101,7 +101,7 @@ class ModelRunner:
         # PyTorch keeps the number by thread, so it is said on the one that computes.
         if self._num_threads is not None:
             torch.set_num_threads(self._num_threads)
-            native.set_num_threads(self._num_threads)
+        native.set_num_threads(torch.get_num_threads())
 
     @torch.inference_mode()
     def _compute(self, plan: StepPlan, sampling_rows: list[PlannedRow]) -> SampledRows:

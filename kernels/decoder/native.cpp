@@ -112,7 +112,7 @@ class Stopwatch {
 
 // Makes rows ready for `layer`: quantised, if that is what it reads.
 SLUICE_INLINE void prepare(const Linear& layer, const float* rows, int row, Workspace& work) {
-  if (layer.kind == WeightKind::kInt8)
+  if (reads_quantised(layer.kind))
     quantise_row(rows + int64_t(row) * layer.in_size, layer.in_size, work.input.quantised, row);
 }
 

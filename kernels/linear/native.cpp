@@ -12,91 +12,170 @@
 namespace sluice {
 namespace {
 
-// ---- int8 tiles -------------------------------------------------------------------------------------------
-// A panel is, for each group of inputs: the weights' codes [kGroupSize / 2][kPanelWidth][2], then half-precision
-// scales and minima of the outputs. A weight is (code * scale + minimum) times its output's scale in Linear.
+// ---- Quantised tiles --------------------------------------------------------------------------------------
+// A panel is, for each group of inputs: the weights' codes, then half-precision scales and minima of the outputs.
+// A weight is (code * scale + minimum) * its output's scale in Linear. Codes are taken two inputs at a time, as
+// [output][2] of 16 bits, which is what the processors' instructions multiply and add in pairs.
 
-struct Group {
+// Codes as bytes, [kGroupSize / 2][kPanelWidth][2].
+struct Codes8 {
   uint8_t codes[kGroupSize * kPanelWidth];
+
+  void set(int n, int k, uint8_t code) { codes[(k / 2 * kPanelWidth + n) * 2 + k % 2] = code; }
+};
+
+// Codes below 16: a number of 16 bits holds those of four pairs of inputs that follow one another, the first in
+// its lowest bits. [kGroupSize / 8][kPanelWidth][2].
+struct Codes4 {
+  uint16_t codes[kGroupSize / 8 * kPanelWidth * 2];
+
+  void set(int n, int k, uint8_t code) {
+    codes[(k / 8 * kPanelWidth + n) * 2 + k % 2] |= uint16_t(code << (k % 8 / 2 * 4));
+  }
+};
+
+template <class Codes>
+struct Group : Codes {
   Half scales[kPanelWidth];
   Half minima[kPanelWidth];
 };
 
 #if defined(__AVX512VNNI__)
 
-constexpr int kInt8TileRows = kTileRows;
+constexpr int kQuantisedTileRows = kTileRows;
 
-// Sums of products within a group, exact: [row][half of the panel].
-template <int kRows>
-SLUICE_INLINE void group_sums(const int16_t* values, int stride, const Group& group, Ints (&sums)[kRows][2]) {
-  __m512i totals[kRows][2];
-  for (int r = 0; r < kRows; ++r) totals[r][0] = totals[r][1] = _mm512_set1_epi32(0);
-  const uint8_t* codes = group.codes;
-  for (int k = 0; k < kGroupSize; k += 2, codes += 2 * kPanelWidth) {
-    const __m512i left = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)codes));
-    const __m512i right = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)(codes + 2 * kLanes)));
-    for (int r = 0; r < kRows; ++r) {
-      int32_t two;
-      std::memcpy(&two, values + int64_t(r) * stride + k, sizeof two);
-      const __m512i inputs = _mm512_set1_epi32(two);
-      totals[r][0] = _mm512_dpwssd_epi32(totals[r][0], left, inputs);
-      totals[r][1] = _mm512_dpwssd_epi32(totals[r][1], right, inputs);
-    }
-  }
-  std::memcpy(sums, totals, sizeof totals);
+typedef __m512i Pairs;  // of codes, or sums: one of 32 bits for each of kLanes outputs
+
+SLUICE_INLINE Pairs zero() { return _mm512_set1_epi32(0); }
+SLUICE_INLINE Pairs widened(const uint8_t* codes) {
+  return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)codes));
 }
+SLUICE_INLINE Pairs loaded(const uint16_t* codes) { return _mm512_loadu_si512(codes); }
+SLUICE_INLINE Pairs lowest_codes(Pairs packed) { return _mm512_and_si512(packed, _mm512_set1_epi32(0x000f000f)); }
+SLUICE_INLINE Pairs next_codes(Pairs packed) { return _mm512_srli_epi16(packed, 4); }
+SLUICE_INLINE Pairs both_inputs(int32_t two) { return _mm512_set1_epi32(two); }
+SLUICE_INLINE Pairs plus_products(Pairs sums, Pairs codes, Pairs inputs) {
+  return _mm512_dpwssd_epi32(sums, codes, inputs);
+}
+
+#define SLUICE_GROUP_SUMS SLUICE_INLINE
 
 #elif defined(__AVX2__)
 
-constexpr int kInt8TileRows = 4;
+constexpr int kQuantisedTileRows = 4;
 
-// Never inlined: beside the caller's floats there are too few registers for these sums.
-template <int kRows>
-__attribute__((noinline)) void group_sums(const int16_t* values, int stride, const Group& group,
-                                          Ints (&sums)[kRows][2]) {
-  __m256i totals[kRows][2];
-  for (int r = 0; r < kRows; ++r) totals[r][0] = totals[r][1] = _mm256_setzero_si256();
-  const uint8_t* codes = group.codes;
-#pragma GCC unroll 4  // fewer copies between registers, of which the loop is full
-  for (int k = 0; k < kGroupSize; k += 2, codes += 2 * kPanelWidth) {
-    const __m256i left = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)codes));
-    const __m256i right = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)(codes + 2 * kLanes)));
-    for (int r = 0; r < kRows; ++r) {
-      int32_t two;
-      std::memcpy(&two, values + int64_t(r) * stride + k, sizeof two);
-      const __m256i inputs = _mm256_set1_epi32(two);
-      totals[r][0] = _mm256_add_epi32(totals[r][0], _mm256_madd_epi16(left, inputs));
-      totals[r][1] = _mm256_add_epi32(totals[r][1], _mm256_madd_epi16(right, inputs));
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    sums[r][0] = (Ints)totals[r][0];
-    sums[r][1] = (Ints)totals[r][1];
-  }
+typedef __m256i Pairs;
+
+SLUICE_INLINE Pairs zero() { return _mm256_setzero_si256(); }
+SLUICE_INLINE Pairs widened(const uint8_t* codes) {
+  return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)codes));
 }
+SLUICE_INLINE Pairs loaded(const uint16_t* codes) { return _mm256_loadu_si256((const __m256i*)codes); }
+SLUICE_INLINE Pairs lowest_codes(Pairs packed) { return _mm256_and_si256(packed, _mm256_set1_epi16(15)); }
+SLUICE_INLINE Pairs next_codes(Pairs packed) { return _mm256_srli_epi16(packed, 4); }
+SLUICE_INLINE Pairs both_inputs(int32_t two) { return _mm256_set1_epi32(two); }
+SLUICE_INLINE Pairs plus_products(Pairs sums, Pairs codes, Pairs inputs) {
+  sums = _mm256_add_epi32(sums, _mm256_madd_epi16(codes, inputs));
+  // In this order: the compiler would make all products first, and have no register left for them.
+  __asm__("" : "+x"(sums));
+  return sums;
+}
+
+// Beside the caller's floats there are too few registers for these sums.
+#define SLUICE_GROUP_SUMS __attribute__((noinline))
 
 #else
 
-constexpr int kInt8TileRows = 4;
+constexpr int kQuantisedTileRows = 4;
 
-template <int kRows>
-void group_sums(const int16_t* values, int stride, const Group& group, Ints (&sums)[kRows][2]) {
-  int32_t totals[kRows][kPanelWidth] = {};
-  const uint8_t* codes = group.codes;
-  for (int k = 0; k < kGroupSize; k += 2, codes += 2 * kPanelWidth)
-    for (int r = 0; r < kRows; ++r) {
-      const int32_t first = values[int64_t(r) * stride + k], second = values[int64_t(r) * stride + k + 1];
-      for (int n = 0; n < kPanelWidth; ++n) totals[r][n] += codes[2 * n] * first + codes[2 * n + 1] * second;
-    }
-  std::memcpy(sums, totals, sizeof totals);
+struct Pairs {
+  int16_t numbers[2 * kLanes];  // as codes; as sums they are taken for kLanes of 32 bits
+};
+
+SLUICE_INLINE Pairs zero() { return {}; }
+SLUICE_INLINE Pairs widened(const uint8_t* codes) {
+  Pairs wide;
+  for (int i = 0; i < 2 * kLanes; ++i) wide.numbers[i] = codes[i];
+  return wide;
 }
+SLUICE_INLINE Pairs loaded(const uint16_t* codes) {
+  Pairs packed;
+  std::memcpy(&packed, codes, sizeof packed);
+  return packed;
+}
+SLUICE_INLINE Pairs lowest_codes(Pairs packed) {
+  for (int16_t& number : packed.numbers) number &= 15;
+  return packed;
+}
+SLUICE_INLINE Pairs next_codes(Pairs packed) {
+  for (int16_t& number : packed.numbers) number = int16_t(uint16_t(number) >> 4);
+  return packed;
+}
+SLUICE_INLINE Pairs both_inputs(int32_t two) {
+  Pairs pairs;
+  for (int i = 0; i < kLanes; ++i) std::memcpy(pairs.numbers + 2 * i, &two, sizeof two);
+  return pairs;
+}
+SLUICE_INLINE Pairs plus_products(Pairs sums, Pairs codes, Pairs inputs) {
+  int32_t totals[kLanes];
+  std::memcpy(totals, &sums, sizeof totals);
+  for (int i = 0; i < kLanes; ++i)
+    totals[i] += codes.numbers[2 * i] * inputs.numbers[2 * i] + codes.numbers[2 * i + 1] * inputs.numbers[2 * i + 1];
+  std::memcpy(&sums, totals, sizeof totals);
+  return sums;
+}
+
+#define SLUICE_GROUP_SUMS inline
 
 #endif
 
-// The groups' sums are scaled and added in order.
 template <int kRows>
-void int8_tile(const QuantisedRows& input, int first_row, int in_size, const Group* groups, const float* scales,
-               Floats (&sums)[kRows][2]) {
+SLUICE_INLINE void add_pairs(const int16_t* values, int stride, Pairs left, Pairs right, Pairs (&totals)[kRows][2]) {
+  for (int r = 0; r < kRows; ++r) {
+    int32_t two;
+    std::memcpy(&two, values + int64_t(r) * stride, sizeof two);
+    const Pairs inputs = both_inputs(two);
+    totals[r][0] = plus_products(totals[r][0], left, inputs);
+    totals[r][1] = plus_products(totals[r][1], right, inputs);
+  }
+}
+
+// Sums of products within a group, exact: [row][half of the panel].
+template <int kRows>
+SLUICE_GROUP_SUMS void group_sums(const int16_t* values, int stride, const Codes8& group, Ints (&sums)[kRows][2]) {
+  Pairs totals[kRows][2];
+  for (int r = 0; r < kRows; ++r) totals[r][0] = totals[r][1] = zero();
+  const uint8_t* codes = group.codes;
+#pragma GCC unroll 4  // fewer copies between registers, of which the loop is full
+  for (int k = 0; k < kGroupSize; k += 2, codes += 2 * kPanelWidth)
+    add_pairs<kRows>(values + k, stride, widened(codes), widened(codes + 2 * kLanes), totals);
+  std::memcpy(sums, totals, sizeof totals);
+}
+
+template <int kRows>
+SLUICE_GROUP_SUMS void group_sums(const int16_t* values, int stride, const Codes4& group, Ints (&sums)[kRows][2]) {
+  Pairs totals[kRows][2];
+  for (int r = 0; r < kRows; ++r) totals[r][0] = totals[r][1] = zero();
+  const uint16_t* codes = group.codes;
+  for (int k = 0; k < kGroupSize; codes += 2 * kPanelWidth) {
+    Pairs left = loaded(codes), right = loaded(codes + 2 * kLanes);
+#pragma GCC unroll 4
+    for (int pair = 0; pair < 4; ++pair, k += 2) {
+      add_pairs<kRows>(values + k, stride, lowest_codes(left), lowest_codes(right), totals);
+      left = next_codes(left);
+      right = next_codes(right);
+    }
+  }
+  std::memcpy(sums, totals, sizeof totals);
+}
+
+// The groups' sums are scaled and added in order.
+template <int kRows, class Codes>
+void quantised_tile(const LinearInput& all, int first_row, const Linear& layer, int panel, Floats (&sums)[kRows][2]) {
+  const QuantisedRows& input = all.quantised;
+  const int in_size = layer.in_size;
+  const auto* groups = static_cast<const Group<Codes>*>(layer.panels) + int64_t(panel) * num_groups(in_size);
+  const float* scales = layer.scales + panel * kPanelWidth;
   const int count = num_groups(in_size), stride = count * kGroupSize;
   const int16_t* values = input.values + int64_t(first_row) * stride;
   const int64_t first_group = int64_t(first_row) * count;
@@ -168,13 +247,32 @@ void compute_tile(const Linear& layer, const LinearInput& input, int row, int pa
     case WeightKind::kBfloat16:
       float_tile<kRows, Bfloat16>(input, row, layer, panel, sums);
       break;
-    case WeightKind::kInt8: {
-      const Group* groups = static_cast<const Group*>(layer.panels) + int64_t(panel) * num_groups(layer.in_size);
-      int8_tile<kRows>(input.quantised, row, layer.in_size, groups, layer.scales + panel * kPanelWidth, sums);
+    case WeightKind::kInt8:
+      quantised_tile<kRows, Codes8>(input, row, layer, panel, sums);
       break;
-    }
+    case WeightKind::kInt4:
+      quantised_tile<kRows, Codes4>(input, row, layer, panel, sums);
+      break;
   }
   write_tile<kRows>(layer, sums, row, panel, output, mode);
+}
+
+template <class Codes>
+void pack_codes(const uint8_t* codes, const Half* scales, const Half* minima, int out_size, int in_size,
+                void* panels) {
+  const int groups = num_groups(in_size);
+  parallel_for(num_panels(out_size), [&](int panel) {
+    for (int g = 0; g < groups; ++g) {
+      Group<Codes>& to = static_cast<Group<Codes>*>(panels)[int64_t(panel) * groups + g];
+      to = {};
+      for (int n = 0; n < kPanelWidth && panel * kPanelWidth + n < out_size; ++n) {
+        const int64_t at = int64_t(panel * kPanelWidth + n) * groups + g;
+        to.scales[n] = scales[at];
+        to.minima[n] = minima[at];
+        for (int k = 0; k < kGroupSize; ++k) to.set(n, k, codes[at * kGroupSize + k]);
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -183,7 +281,7 @@ void linear(const Linear& layer, const LinearInput& input, int num_rows, float* 
   const int panels = num_panels(layer.out_size);
   // Few panels a task even out the threads; many keep a tile's rows in the nearest cache for longer.
   const int per_task = std::clamp(panels / (num_threads() * 8), 1, 8);
-  const int tile_rows = layer.kind == WeightKind::kInt8 ? kInt8TileRows : kTileRows;
+  const int tile_rows = reads_quantised(layer.kind) ? kQuantisedTileRows : kTileRows;
   parallel_for((panels + per_task - 1) / per_task, [&](int task) {
     const int first = task * per_task, last = std::min(panels, first + per_task);
     for (int row = 0; row < num_rows; row += tile_rows)
@@ -237,7 +335,8 @@ int64_t sluice_linear_packed_bytes(int kind, int out_size, int in_size) {
   switch (WeightKind(kind)) {
     case WeightKind::kFloat32: return panels * kPanelWidth * in_size * 4;
     case WeightKind::kBfloat16: return panels * kPanelWidth * in_size * 2;
-    default: return panels * num_groups(in_size) * sizeof(Group);
+    case WeightKind::kInt8: return panels * num_groups(in_size) * sizeof(Group<Codes8>);
+    default: return panels * num_groups(in_size) * sizeof(Group<Codes4>);
   }
 }
 
@@ -260,23 +359,14 @@ void sluice_linear_pack_floats(int kind, const float* weight, int out_size, int 
   });
 }
 
-// Packs `codes` [out_size, padded in_size] with `scales` and `minima` [out_size, num_groups].
-void sluice_linear_pack_int8(const uint8_t* codes, const Half* scales, const Half* minima, int out_size,
-                             int in_size, void* panels) {
-  const int groups = num_groups(in_size);
-  parallel_for(num_panels(out_size), [&](int panel) {
-    for (int g = 0; g < groups; ++g) {
-      Group& to = static_cast<Group*>(panels)[int64_t(panel) * groups + g];
-      to = Group{};
-      for (int n = 0; n < kPanelWidth && panel * kPanelWidth + n < out_size; ++n) {
-        const int64_t at = int64_t(panel * kPanelWidth + n) * groups + g;
-        to.scales[n] = scales[at];
-        to.minima[n] = minima[at];
-        for (int k = 0; k < kGroupSize; ++k)
-          to.codes[(k / 2 * kPanelWidth + n) * 2 + k % 2] = codes[at * kGroupSize + k];
-      }
-    }
-  });
+// Packs `codes` [out_size, padded in_size] with `scales` and `minima` [out_size, num_groups]; for kInt4 all codes
+// are below 16.
+void sluice_linear_pack_codes(int kind, const uint8_t* codes, const Half* scales, const Half* minima, int out_size,
+                              int in_size, void* panels) {
+  if (WeightKind(kind) == WeightKind::kInt8)
+    pack_codes<Codes8>(codes, scales, minima, out_size, in_size, panels);
+  else
+    pack_codes<Codes4>(codes, scales, minima, out_size, in_size, panels);
 }
 
 // Bytes of scratch that quantised rows take, all three parts.
@@ -286,7 +376,7 @@ int64_t sluice_linear_scratch_bytes(int num_rows, int in_size) {
 
 void sluice_linear(const Linear* layer, const float* rows, int num_rows, void* scratch, float* output) {
   LinearInput input{rows, {}};
-  if (layer->kind == WeightKind::kInt8) {
+  if (reads_quantised(layer->kind)) {
     const int64_t groups = int64_t(num_rows) * num_groups(layer->in_size);
     input.quantised.scales = static_cast<float*>(scratch);
     input.quantised.sums = input.quantised.scales + groups;

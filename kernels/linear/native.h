@@ -12,7 +12,10 @@ constexpr int kPanelWidth = kTileWidth;
 // Inputs that share one scale, of weights and of activations.
 constexpr int kGroupSize = 32;
 
-enum class WeightKind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2 };
+// kInt4 is kInt8 with codes below 16, and half the memory.
+enum class WeightKind : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kInt4 = 3 };
+
+SLUICE_INLINE bool reads_quantised(WeightKind kind) { return kind == WeightKind::kInt8 || kind == WeightKind::kInt4; }
 
 // Weights in panels of kPanelWidth outputs, so that one panel is read from front to back. The order inside a
 // panel is the kind's own. Mirrored by PackedWeight in Python.
@@ -21,7 +24,7 @@ struct Linear {
   int32_t in_size;
   int32_t out_size;
   const void* panels;
-  const float* scales;  // int8: [out_size rounded up to whole panels], what each output is multiplied by
+  const float* scales;  // quantised: [out_size rounded up to whole panels], what each output is multiplied by
   const float* bias;    // [out_size], or null
 };
 

@@ -17,6 +17,7 @@ class WeightKind(IntEnum):
     FLOAT32 = 0
     BFLOAT16 = 1
     INT8 = 2
+    INT4 = 3
 
 
 class LinearStruct(ctypes.Structure):
@@ -63,7 +64,11 @@ class PackedWeight:
 def pack(library: ctypes.CDLL, weight: Tensor | QuantisedWeight) -> PackedWeight:
     """Packs a float32 or bfloat16 weight [out_size, in_size] as what it is, or a quantised one."""
     if isinstance(weight, QuantisedWeight):
-        out_size, in_size, kind = weight.codes.shape[0], weight.in_size, WeightKind.INT8
+        out_size, in_size, kind = (
+            weight.codes.shape[0],
+            weight.in_size,
+            WeightKind.INT4 if weight.is_narrow else WeightKind.INT8,
+        )
     else:
         out_size, in_size = weight.shape
         kind = WeightKind.BFLOAT16 if weight.dtype == torch.bfloat16 else WeightKind.FLOAT32
@@ -75,7 +80,7 @@ def pack(library: ctypes.CDLL, weight: Tensor | QuantisedWeight) -> PackedWeight
             address(weight.codes, torch.uint8),
             *(address(part, torch.float16) for part in (weight.scales, weight.minima)),
         )
-        library.sluice_linear_pack_int8(*parts, *sizes)
+        library.sluice_linear_pack_codes(ctypes.c_int(kind), *parts, *sizes)
     else:
         library.sluice_linear_pack_floats(ctypes.c_int(kind), address(weight.float().contiguous()), *sizes)
     return PackedWeight(

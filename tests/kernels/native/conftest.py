@@ -17,7 +17,9 @@ EMULATED = Level(
 """The code for AVX-512 with its instructions written out, so that any machine shows whether it is right."""
 
 
-@pytest.fixture(params=[*usable_levels(), EMULATED], ids=lambda level: level.name)
+@pytest.fixture(
+    params=[*usable_levels(), pytest.param(EMULATED, marks=pytest.mark.slow)], ids=lambda level: level.name
+)
 def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     """The operators compiled for one level."""
     level: Level = request.param

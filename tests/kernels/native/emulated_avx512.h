@@ -13,6 +13,7 @@ typedef int64_t __m512i __attribute__((vector_size(64)));
 typedef int64_t __m256i __attribute__((vector_size(32), aligned(1), may_alias));
 typedef uint8_t Emulated8 __attribute__((vector_size(32)));
 typedef int16_t Emulated16 __attribute__((vector_size(64)));
+typedef uint16_t EmulatedU16 __attribute__((vector_size(64)));
 typedef int32_t Emulated32 __attribute__((vector_size(64)));
 
 inline void _mm_pause() {}
@@ -42,6 +43,10 @@ inline __m256i _mm256_loadu_si256(const __m256i* from) {
 inline __m512i _mm512_cvtepu8_epi16(__m256i bytes) {
   return (__m512i)__builtin_convertvector((Emulated8)bytes, Emulated16);
 }
+
+inline __m512i _mm512_and_si512(__m512i a, __m512i b) { return a & b; }
+
+inline __m512i _mm512_srli_epi16(__m512i value, int bits) { return (__m512i)((EmulatedU16)value >> bits); }
 
 // Each sum grows by two products of neighbouring 16-bit numbers.
 inline __m512i _mm512_dpwssd_epi32(__m512i sums, __m512i a, __m512i b) {
