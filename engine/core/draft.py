@@ -1,5 +1,8 @@
 """A step while it is planned: the rows so far, and the room that is left in it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from engine.core.limits import Limits
 from engine.core.predictor import StepLoad, StepTimeModel
 from engine.core.sequence import GenerationParams, Sequence
@@ -57,6 +60,13 @@ class StepDraft:
         more = self._step_time.prefill_tokens_within(seconds, self.load)
         if more is not None:
             self._hold(max(at_least, more))
+
+    @contextmanager
+    def own_hold(self) -> Iterator[None]:
+        """Whatever holds back prefill within the block does so no longer after it."""
+        before = self._prefill_budget
+        yield
+        self._prefill_budget = before
 
     def _hold(self, num_more_tokens: int) -> None:
         self._prefill_budget = min(self._prefill_budget, self._num_prefill_tokens + num_more_tokens)

@@ -90,12 +90,15 @@ class Planner:
         self._way.vacate_seats()
         self._take_up_the_oldest()
         self._decode_interactive()
-        draft.num_kept_tokens = self._tokens_due_to_offline()
+        draft.num_kept_tokens = num_kept = self._tokens_due_to_offline()
         self._prefill_interactive()
         draft.num_kept_tokens = 0
         if not draft.is_empty:
             self._slack.note(self._step_time.seconds(draft.load), now)
-        self._fill_with_offline()
+        with draft.own_hold():
+            self._fill_with_offline()
+        if num_kept:  # offline work could not use all of it: nothing of it fits, say
+            self._share_what_is_left()
         return draft
 
     @property
@@ -162,10 +165,17 @@ class Planner:
             self._let_into_long_lane(kept)
         else:
             self._add_chunk(self._long_lane, self._draft.prefill_room)
-        if kept and self._draft.prefill_room > 0:  # long prompts did not take what was kept for them
-            for sequence in self._in_fair_order(self._look_at_running().begun):
-                self._add_chunk(sequence, self._draft.prefill_room)
-            self._admit(INTERACTIVE, room.short, room.long)
+        if kept:  # long prompts did not take what was kept for them
+            self._share_what_is_left()
+
+    def _share_what_is_left(self) -> None:
+        """Gives interactive prompts, begun or new, the tokens that were kept for who did not take them."""
+        if self._draft.prefill_room <= 0:
+            return
+        for sequence in self._in_fair_order(self._look_at_running().begun):
+            self._add_chunk(sequence, self._draft.prefill_room)
+        room = self._roster.rooms[INTERACTIVE]
+        self._admit(INTERACTIVE, room.short, room.long)
 
     def _let_into_long_lane(self, num_tokens: int) -> None:
         room = self._roster.rooms[INTERACTIVE].long

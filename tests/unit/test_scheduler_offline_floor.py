@@ -29,3 +29,19 @@ def test_offline_work_has_its_floor_while_people_take_every_seat_and_token() -> 
 
 def test_without_a_floor_people_may_take_everything() -> None:
     assert share_of_offline(offline_min_share=0.0) == 0.0
+
+
+def test_what_is_kept_for_offline_work_that_finds_no_seat_goes_to_a_prompt() -> None:
+    engine = scheduler(
+        num_blocks=512,
+        max_num_seqs=1,
+        max_num_batched_tokens=16,
+        prefill_chunk_size=16,
+        offline_min_share=0.5,
+    )
+    submit(engine, sequence("prompt", num_prompt_tokens=160, max_tokens=8))
+    submit(engine, sequence("job", tenant="jobs", offline=True, num_prompt_tokens=60, max_tokens=60))
+    for now in range(8):
+        plan, _ = step(engine, float(now))
+        assert plan is not None
+        assert plan.num_tokens == 16

@@ -207,7 +207,11 @@ class Conservation(Watcher):
             more = world.scheduler.step_time.prefill_tokens_within(world.itl_guard_seconds, load)
             least = max(1, limits.prefill_chunk_size // 4)
             budget = budget if more is None else min(budget, max(least, more))
-        return budget - sum(len(row.token_ids) for row in rows) + len(decodes)
+        num_interactive = sum(len(row.token_ids) for row in rows)
+        num_offline = sum(len(row.token_ids) for row in plan.rows) - num_interactive
+        # Its floor: in a step that it is due, offline work goes before the last few tokens of a prompt.
+        floor = min(num_offline, max(1, limits.prefill_chunk_size // 4))
+        return budget - num_interactive + len(decodes) - floor
 
     def _check_waiting(self, world: World, room: int) -> None:
         waiting = [each for each in world.waiting if each.is_interactive]
