@@ -35,13 +35,13 @@ def test_what_is_kept_for_offline_work_that_finds_no_seat_goes_to_a_prompt() -> 
     engine = scheduler(
         num_blocks=512,
         max_num_seqs=1,
-        max_num_batched_tokens=16,
+        max_num_prefill_tokens=16,
         prefill_chunk_size=16,
         offline_min_share=0.5,
     )
-    submit(engine, sequence("prompt", num_prompt_tokens=160, max_tokens=8))
+    submit(engine, sequence("prompt", num_prompt_tokens=100, max_tokens=8))
     submit(engine, sequence("job", tenant="jobs", offline=True, num_prompt_tokens=60, max_tokens=60))
-    for now in range(8):
+    for now in range(6):
         plan, _ = step(engine, float(now))
         assert plan is not None
         assert plan.num_tokens == 16
