@@ -123,7 +123,7 @@ def _sources() -> list[Path]:
 def _fingerprint(level: Level, compiler: Sequence[str]) -> str:
     """Sixteen digits that change with whatever the library's content depends on."""
     digest = hashlib.blake2b(digest_size=8)
-    version = subprocess.run([*compiler, "--version"], capture_output=True, check=False)  # noqa: S603
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=False)
     settings = [*compiler, *_FLAGS, *level.flags, platform.machine(), version.stdout.decode(errors="replace")]
     digest.update("\0".join(settings).encode())
     for path in sorted([*_sources(), *_FOLDER.glob("include/*.h"), *_FOLDER.glob("*/native.h")]):
@@ -155,9 +155,7 @@ def _compile(level: Level, compiler: Sequence[str], path: Path) -> None:
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(  # noqa: S603
-        command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
     if done.returncode != 0:
         raise NativeUnavailable(f"{command[0]} failed: {_first_error(done.stderr)}")
 

@@ -127,6 +127,4 @@ extern "C" {
 void sluice_set_num_threads(int count) {
   if (count != sluice::num_threads()) sluice::pool() = std::make_unique<sluice::Pool>(count);
 }
-
-int sluice_num_threads() { return sluice::num_threads(); }
 }

@@ -44,11 +44,6 @@ class PackedWeight:
     panels: Tensor  # bytes
     scales: Tensor | None  # int8: [out_size, rounded up to whole panels] float32
 
-    @property
-    def nbytes(self) -> int:
-        """The memory that it takes."""
-        return self.panels.nbytes + (0 if self.scales is None else self.scales.nbytes)
-
     def struct(self, bias: Tensor | None) -> LinearStruct:
         """The layer with `bias`, for C++; this weight and the bias must outlive it."""
         return LinearStruct(

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from deploy.bench.prompts import PromptKind, PromptMaker
 from deploy.bench.records import RequestRecord
@@ -284,7 +285,7 @@ async def end_what_is_cancelled(engine: WebSocketEngine) -> None:
                 ended.append(request_id)
 
 
-async def metrics_page(scope, receive, send) -> None:  # type: ignore[no-untyped-def]
+async def metrics_page(scope: Scope, receive: Receive, send: Send) -> None:
     """A server's page of figures."""
     if scope["type"] == "lifespan":
         while True:

@@ -90,7 +90,7 @@ def subject_of(directory: Path, prompts: Prompts, *, max_tokens: int, num_histor
 
 def scheduler(*, num_blocks: int = NUM_BLOCKS, **changes: object) -> Scheduler:
     return Scheduler(
-        limits=replace(LIMITS, **changes),  # type: ignore[arg-type]
+        limits=replace(LIMITS, **changes),  # type: ignore[arg-type]  # names are checked by replace
         kv_cache=KvCache(num_blocks=num_blocks, block_size=BLOCK_SIZE),
         vocab_size=49_152,
     )

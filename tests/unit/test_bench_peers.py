@@ -213,7 +213,7 @@ def test_an_environment_is_made_anew_when_its_recipe_changes() -> None:
 SERVER_WITH_A_CHILD = """
 import http.server, pathlib, subprocess, sys
 
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.alarm(600); signal.pause()"])
 pathlib.Path(sys.argv[2]).write_text(str(child.pid))
 
 

@@ -1,5 +1,6 @@
 """What a bench shows: the server's own figures, plots, the page, comparisons."""
 
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -32,10 +33,10 @@ process_resident_memory_bytes 3e+06
 """
 
 
-def shown(print_it: object, *arguments: object) -> str:
-    console = Console(width=200, file=StringIO())
-    print_it(console, *arguments)  # type: ignore[operator]
-    return console.file.getvalue()  # type: ignore[attr-defined]
+def shown(print_it: Callable[..., None], *arguments: object) -> str:
+    page = StringIO()
+    print_it(Console(width=200, file=page), *arguments)
+    return page.getvalue()
 
 
 # --- the server's page -------------------------------------------------------------------------------------
