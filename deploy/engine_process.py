@@ -24,6 +24,7 @@ def main() -> int:
             settings.of_engine,
             model_name=served_name(settings.engine.model),
             directory=models.find(settings.engine.model, settings.data_dir),
+            prepared_in=models.prepared_in(settings.data_dir),
             listener=listener,
         )
     except (ConfigurationError, EngineError, AddressUnavailable, models.ModelNotAvailable) as error:

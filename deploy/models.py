@@ -57,6 +57,11 @@ def find(name_or_path: str, data_dir: Path) -> Path:
     )
 
 
+def prepared_in(data_dir: Path) -> Path:
+    """Where an engine keeps what it worked out about models, like weights as it computes with them."""
+    return data_dir.absolute() / "models" / "prepared"
+
+
 def _built(directory: Path, fetch_gguf: Callable[[Path], Path]) -> Path:
     """`directory`, converted, unless it is there, from the file that `fetch_gguf` brings to a given place."""
     if directory.is_dir():

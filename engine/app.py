@@ -52,20 +52,34 @@ class Parts:
     num_blocks: int
 
 
-def run(settings: EngineSettings, *, model_name: str, directory: Path, listener: socket.socket) -> int:
+def run(
+    settings: EngineSettings,
+    *,
+    model_name: str,
+    directory: Path,
+    prepared_in: Path | None,
+    listener: socket.socket,
+) -> int:
     """Serves the model in `directory` as `model_name` on a bound socket; returns the exit status.
 
-    Raises EngineError, in one line, when it cannot start.
+    What the next start need not work out again is kept in the folder `prepared_in`. Raises EngineError, in
+    one line, when it cannot start.
     """
-    parts = assemble(settings, model_name=model_name, directory=directory)
+    parts = assemble(settings, model_name=model_name, directory=directory, prepared_in=prepared_in)
     return asyncio.run(_serve(settings, parts, listener))
 
 
-def assemble(settings: EngineSettings, *, model_name: str, directory: Path) -> Parts:
+def assemble(
+    settings: EngineSettings, *, model_name: str, directory: Path, prepared_in: Path | None = None
+) -> Parts:
     """Loads what the settings name and sizes the cache; raises EngineError."""
     if settings.engine.runner == "scripted":
-        return _assemble_scripted(settings, model_name=model_name, directory=directory)
-    loaded = load_model(directory, dtype=settings.engine.dtype, device=settings.engine.device)
+        return _assemble_scripted(
+            settings, model_name=model_name, directory=directory, prepared_in=prepared_in
+        )
+    loaded = load_model(
+        directory, dtype=settings.engine.dtype, device=settings.engine.device, prepared_in=prepared_in
+    )
     limits = settings.scheduler.limits(
         device=loaded.device.type, context_length=loaded.max_position_embeddings
     )
@@ -93,9 +107,11 @@ def assemble(settings: EngineSettings, *, model_name: str, directory: Path) -> P
     )
 
 
-def _assemble_scripted(settings: EngineSettings, *, model_name: str, directory: Path) -> Parts:
+def _assemble_scripted(
+    settings: EngineSettings, *, model_name: str, directory: Path, prepared_in: Path | None
+) -> Parts:
     """The model's tokenizer and limits around a runner that computes nothing."""
-    config = read_config(directory)
+    config = read_config(directory, prepared_in=prepared_in)
     limits = settings.scheduler.limits(device="cpu", context_length=config.max_position_embeddings)
     vocab_size = config.vocab_size
     return Parts(

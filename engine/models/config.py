@@ -1,15 +1,33 @@
 """What a model's config.json says, as a value that our code can serve. Transformers only parses it."""
 
+import json
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig
+from typing import Any, Final
 
 from engine.errors import ModelError
 from engine.models.files import one_line, read_json
+from engine.models.prepared import keep, prepared_path
 from engine.models.rotary import RopeParameters, parse_rope
+
+_NEEDED: Final = (
+    "hidden_act",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_parameters",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+)
+"""Of a configuration, as Transformers names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +51,11 @@ class ModelConfig:
     has_mlp_bias: bool
 
 
-def read_config(directory: Path) -> ModelConfig:
-    """The configuration of the model in `directory`; raises ModelError where it is not one that we serve."""
+def read_config(directory: Path, *, prepared_in: Path | None = None) -> ModelConfig:
+    """The configuration of the model in `directory`; raises ModelError where it is not one that we serve.
+
+    What Transformers made of it is kept in the folder `prepared_in`: importing it takes seconds.
+    """
     raw = read_json(directory / "config.json")
     if raw is None:
         raise ModelError(f"{directory} is no model directory: it has no config.json")
@@ -45,33 +66,59 @@ def read_config(directory: Path) -> ModelConfig:
         raise ModelError(
             f"{directory} holds quantised weights; only float32, bfloat16 and float16 are supported"
         )
+    if prepared_in is None:
+        return _checked(_parsed(directory), directory)
+    return _checked(_kept(prepared_path(prepared_in, directory, ".json"), raw, directory), directory)
+
+
+def _kept(path: Path, raw: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """What `raw` was parsed to before, or is now."""
+    source = {"config": raw, "transformers": version("transformers")}
     try:
-        parsed = AutoConfig.from_pretrained(directory, local_files_only=True)
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["source"] == source:
+            return dict(kept["parsed"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # missing, damaged or of another form: written anew
+    parsed = _parsed(directory)
+    text = json.dumps({"source": source, "parsed": parsed})
+    keep(path, lambda file: file.write_text(text, encoding="utf-8"))
+    return parsed
+
+
+def _parsed(directory: Path) -> dict[str, Any]:
+    # Here and not above: most starts do without, and are seconds faster for it.
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
     except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
         raise ModelError(f"{directory}/config.json cannot be read: {one_line(error)}") from error
-    return _checked(parsed, directory)
+    return {name: getattr(config, name) for name in _NEEDED}
 
 
-def _checked(parsed: Any, directory: Path) -> ModelConfig:
-    if parsed.hidden_act != "silu":
-        raise ModelError(f"the activation {parsed.hidden_act!r} is not supported, only 'silu' is")
-    if parsed.num_attention_heads % parsed.num_key_value_heads:
+def _checked(parsed: dict[str, Any], directory: Path) -> ModelConfig:
+    if parsed["hidden_act"] != "silu":
+        raise ModelError(f"the activation {parsed['hidden_act']!r} is not supported, only 'silu' is")
+    num_heads, num_kv_heads = parsed["num_attention_heads"], parsed["num_key_value_heads"]
+    if num_heads % num_kv_heads:
         raise ModelError(
-            f"{directory}/config.json: num_attention_heads ({parsed.num_attention_heads}) must be a multiple "
-            f"of num_key_value_heads ({parsed.num_key_value_heads})"
+            f"{directory}/config.json: num_attention_heads ({num_heads}) must be a multiple "
+            f"of num_key_value_heads ({num_kv_heads})"
         )
     return ModelConfig(
-        vocab_size=parsed.vocab_size,
-        hidden_size=parsed.hidden_size,
-        intermediate_size=parsed.intermediate_size,
-        num_layers=parsed.num_hidden_layers,
-        num_heads=parsed.num_attention_heads,
-        num_kv_heads=parsed.num_key_value_heads,
-        head_dim=parsed.head_dim,
-        max_position_embeddings=parsed.max_position_embeddings,
-        rms_norm_epsilon=parsed.rms_norm_eps,
-        rope=parse_rope(parsed.rope_parameters),
-        is_tied=parsed.tie_word_embeddings,
-        has_attention_bias=parsed.attention_bias,
-        has_mlp_bias=parsed.mlp_bias,
+        vocab_size=parsed["vocab_size"],
+        hidden_size=parsed["hidden_size"],
+        intermediate_size=parsed["intermediate_size"],
+        num_layers=parsed["num_hidden_layers"],
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=parsed["head_dim"],
+        max_position_embeddings=parsed["max_position_embeddings"],
+        rms_norm_epsilon=parsed["rms_norm_eps"],
+        rope=parse_rope(parsed["rope_parameters"]),
+        is_tied=parsed["tie_word_embeddings"],
+        has_attention_bias=parsed["attention_bias"],
+        has_mlp_bias=parsed["mlp_bias"],
     )

@@ -44,20 +44,25 @@ class LoadedModel:
         return self.description.eos_token_ids
 
 
-def load_model(directory: Path, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
+def load_model(
+    directory: Path, *, dtype: str = "auto", device: str = "auto", prepared_in: Path | None = None
+) -> LoadedModel:
     """Loads the Hugging Face directory `directory`.
 
-    `dtype` is float32, bfloat16, int8 or auto (see precision.py), `device` is cpu, cuda or auto.
+    `dtype` is float32, bfloat16, int8 or auto (see precision.py), `device` is cpu, cuda or auto; what is
+    worked out on the way is kept for the next time in the folder `prepared_in`.
     Raises ModelError, in one line, where the files or the device are not what they should be.
     """
     chosen_device = resolve_device(device)
     precision = choose_precision(dtype, chosen_device)
-    config = read_config(directory)
+    config = read_config(directory, prepared_in=prepared_in)
     description = describe(directory)
     frequencies = inverse_frequencies(config.rope, config.head_dim).to(chosen_device)
     network = Llama(
         config=config,
-        weights=load_weights(directory, config, precision=precision, device=chosen_device),
+        weights=load_weights(
+            directory, config, precision=precision, device=chosen_device, prepared_in=prepared_in
+        ),
         rotary=RotaryEmbedding(frequencies),
     )
     return LoadedModel(network=network, description=description, precision=precision, device=chosen_device)

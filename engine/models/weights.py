@@ -1,6 +1,6 @@
 """Reads a Hugging Face directory's safetensors into our merged weights: names and shapes of both sides."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,28 +15,41 @@ from engine.models.files import read_json
 from engine.models.layers import LayerWeights, Projection
 from engine.models.llama import LlamaWeights
 from engine.models.precision import Precision
+from engine.models.prepared_weights import PreparedWeights, open_prepared
+from kernels.linear import Weight
 
 _FLOAT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def load_weights(
-    directory: Path, config: ModelConfig, *, precision: Precision, device: torch.device
+    directory: Path,
+    config: ModelConfig,
+    *,
+    precision: Precision,
+    device: torch.device,
+    prepared_in: Path | None = None,
 ) -> LlamaWeights:
-    """All weights of the model in `directory`; raises ModelError for one missing, misshapen or left over."""
-    with _open_checkpoint(directory) as checkpoint:
-        reader = _Reader(checkpoint, config, precision, device)
+    """All weights of the model in `directory`; raises ModelError for one missing, misshapen or left over.
+
+    Packed weights are taken from, and kept in, the folder `prepared_in`.
+    """
+    files = _files(directory)
+    prepared = open_prepared(prepared_in, directory, files, precision)
+    with _open_checkpoint(directory, files) as checkpoint:
+        reader = _Reader(checkpoint, config, precision, device, prepared)
         weights = reader.read()
         reader.check_nothing_is_left()
+    prepared.save()
     return weights
 
 
 @contextmanager
-def _open_checkpoint(directory: Path) -> Iterator[dict[str, Any]]:
+def _open_checkpoint(directory: Path, files: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """The open file that holds each tensor, by the tensor's name."""
     with ExitStack() as stack:
         holders: dict[str, Any] = {}
         try:
-            for path in _files(directory):
+            for path in files:
                 file = stack.enter_context(safe_open(path, framework="pt"))
                 holders |= dict.fromkeys(file.keys(), file)
         except (OSError, SafetensorError) as error:
@@ -57,23 +70,29 @@ class _Reader:
     """Takes tensors out of a checkpoint by their names there, and remembers which ones it took."""
 
     def __init__(
-        self, checkpoint: dict[str, Any], config: ModelConfig, precision: Precision, device: torch.device
+        self,
+        checkpoint: dict[str, Any],
+        config: ModelConfig,
+        precision: Precision,
+        device: torch.device,
+        prepared: PreparedWeights,
     ) -> None:
         self._checkpoint = checkpoint
         self._config = config
         self._precision = precision
         self._device = device
+        self._prepared = prepared
         self._left = set(checkpoint)
 
     def read(self) -> LlamaWeights:
         config, precision = self._config, self._precision
         table_shape = (config.vocab_size, config.hidden_size)
-        table = self._take("model.embed_tokens.weight", table_shape)
+        embedding = "model.embed_tokens.weight"
         return LlamaWeights(
-            embedding=table.to(precision.embedding),
+            embedding=self._take(embedding, table_shape).to(precision.embedding),
             layers=tuple(self._layer(f"model.layers.{index}") for index in range(config.num_layers)),
             final_norm=self._take("model.norm.weight", (config.hidden_size,)),
-            output=precision.weight(table if config.is_tied else self._take("lm_head.weight", table_shape)),
+            output=self._weight({embedding if config.is_tied else "lm_head.weight": table_shape}),
         )
 
     def check_nothing_is_left(self) -> None:
@@ -111,20 +130,37 @@ class _Reader:
 
     def _merged(self, out_sizes: dict[str, int], in_size: int, *, has_bias: bool) -> Projection:
         """Linear layers over the same rows, one below the other."""
-        weights = [self._take(f"{name}.weight", (size, in_size)) for name, size in out_sizes.items()]
         biases = [self._take(f"{name}.bias", (size,)) for name, size in out_sizes.items() if has_bias]
         return Projection(
-            weight=self._precision.weight(torch.cat(weights) if len(weights) > 1 else weights[0]),
+            weight=self._weight({f"{name}.weight": (size, in_size) for name, size in out_sizes.items()}),
             bias=torch.cat(biases) if biases else None,
         )
 
-    def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def _weight(self, shapes: dict[str, tuple[int, int]]) -> Weight:
+        """The weight of one product: tensors of these names and shapes, one below the other."""
+        for name, shape in shapes.items():
+            self._check(name, shape)
+        place = " ".join(shapes)
+        weight = self._prepared.get(place)
+        if weight is not None:
+            return weight
+        tensors = [self._take(name, shape) for name, shape in shapes.items()]
+        made = self._precision.weight(torch.cat(tensors) if len(tensors) > 1 else tensors[0])
+        self._prepared.put(place, made)
+        return made
+
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Whether the checkpoint has such a tensor, without reading it."""
         if name not in self._checkpoint:
             raise ModelError(f"the model's weights lack {name}")
-        tensor: Tensor = self._checkpoint[name].get_tensor(name)
         self._left.discard(name)
-        if tuple(tensor.shape) != shape:
-            raise ModelError(f"the weight {name} has shape {list(tensor.shape)}, not {list(shape)}")
+        found = self._checkpoint[name].get_slice(name).get_shape()
+        if tuple(found) != shape:
+            raise ModelError(f"the weight {name} has shape {list(found)}, not {list(shape)}")
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        self._check(name, shape)
+        tensor: Tensor = self._checkpoint[name].get_tensor(name)
         if tensor.dtype not in _FLOAT_TYPES:
             raise ModelError(f"the weight {name} is of type {tensor.dtype}, which is not supported")
         # A copy of our own: what was read may be a view of a file that is about to close.

@@ -34,7 +34,7 @@ from tests.benchmarks.scheduler.report import (
 from tests.builders.simulator.models import Machine
 from tests.builders.simulator.requests import Request, quantile
 
-NUM_REQUESTS: Final = 32
+NUM_REQUESTS: Final = 128  # a p99 of a quarter of them
 NUM_RUNS: Final = 3
 MAX_NUM_SEQS: Final = 16
 LOAD: Final = 0.8  # of what fixed batching serves, when requests come one by one
