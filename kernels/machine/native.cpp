@@ -43,17 +43,19 @@ void dot_products(int64_t rounds) {
 
 constexpr int kDotProducts = 16;  // products of one pair of instructions
 
+// The sums have names, since GCC would keep an array of them in memory.
 void dot_products(int64_t rounds) {
-  __m256i sums[10];
-  for (int i = 0; i < 10; ++i) sums[i] = _mm256_set1_epi32(i);
   const __m256i b = _mm256_set1_epi32(0x00040003);
-  for (int64_t round = 0; round < rounds; ++round)
-    for (int i = 0; i < 10; ++i) {
-      sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(sums[i], b));
-      __asm__ volatile("" : "+x"(sums[i]));
-    }
-  for (int i = 1; i < 10; ++i) sums[0] = _mm256_add_epi32(sums[0], sums[i]);
-  kept = float(_mm256_extract_epi32(sums[0], 0));
+  const auto add_products = [&](__m256i& sum) {
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(sum, b));
+    __asm__ volatile("" : "+x"(sum));
+  };
+  __m256i s0 = b, s1 = b, s2 = b, s3 = b, s4 = b, s5 = b, s6 = b, s7 = b, s8 = b, s9 = b;
+  for (int64_t round = 0; round < rounds; ++round) {
+    add_products(s0), add_products(s1), add_products(s2), add_products(s3), add_products(s4);
+    add_products(s5), add_products(s6), add_products(s7), add_products(s8), add_products(s9);
+  }
+  kept = float(_mm256_extract_epi32(s0, 0));
 }
 
 #else
