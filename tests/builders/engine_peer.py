@@ -64,9 +64,14 @@ class Peer:
 async def dial(
     engine: ScriptedEngine, *, epoch: int = 1, observer: bool = False, secret: str = SHARED_SECRET
 ) -> Peer:
-    """Connects and says hello."""
+    """Connects to an engine of this process and says hello."""
+    return await dial_url(engine.url, epoch=epoch, observer=observer, secret=secret)
+
+
+async def dial_url(url: str, *, epoch: int = 1, observer: bool = False, secret: str) -> Peer:
+    """Connects to any engine and says hello."""
     headers = {"Authorization": f"Bearer {secret}"}
-    peer = Peer(await connect(engine.url, additional_headers=headers, max_size=protocol.MAX_FRAME_BYTES))
+    peer = Peer(await connect(url, additional_headers=headers, max_size=protocol.MAX_FRAME_BYTES))
     await peer.send(Hello(protocol.PROTOCOL_MAJOR, 0, "gateway", epoch, observer))
     assert isinstance(await peer.receive(), EngineDescription)
     return peer

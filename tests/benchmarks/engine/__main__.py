@@ -1,6 +1,6 @@
 """Where the engine's time goes on this CPU: operators against the machine's best, batches, contexts, types.
 
-python -m tests.benchmarks.engine [operators batches context types int8]
+python -m tests.benchmarks.engine [operators batches context types int8 start long_prompt]
 
 The exit status is 1 when a target was missed.
 """
@@ -22,8 +22,9 @@ from engine.models.config import ModelConfig
 from engine.models.loading import LoadedModel, load_model
 from engine.models.precision import NAMES
 from kernels import machine, native
+from kernels.linear import PackedWeight, quantise_weight
 from kernels.linear import native as native_linear
-from kernels.linear import quantise_weight
+from tests.benchmarks.engine import process
 from tests.benchmarks.engine.serving import NUM_THREADS, TimedStep, decode_steps, default_tokenizer
 from tests.benchmarks.scheduler.report import (
     Figure,
@@ -48,6 +49,8 @@ def main() -> int:
         "context": context,
         "types": types,
         "int8": int8_product,
+        "start": start,
+        "long_prompt": long_prompt,
     }
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -141,6 +144,30 @@ def int8_product(_: Path) -> list[Figure]:
         figures.append(plain(f"{name}: torch._int_mm", theirs, "GOP/s", digits=0))
         figures.append(at_least(f"{name}: ours, of torch._int_mm", own / theirs, 0.6, "times"))
     return figures
+
+
+def start(_: Path) -> list[Figure]:
+    """The engine as a process: from the command to the first token."""
+    return process.start(CACHE)
+
+
+def long_prompt(directory: Path) -> list[Figure]:
+    """The engine as a process: 8 short answers stream while a prompt of 4,096 tokens comes; its memory."""
+    model = load_model(directory, dtype="int8", device="cpu")
+    return process.long_prompt(CACHE, _weights_bytes(model))
+
+
+def _weights_bytes(model: LoadedModel) -> int:
+    """Memory that the weights take, all formats together."""
+    weights = model.network.weights
+    packed = [weights.output]
+    for layer in weights.layers:
+        packed += [each.weight for each in (layer.qkv, layer.attention_output, layer.gate_and_up, layer.down)]
+    parts = [weights.embedding]
+    for weight in packed:
+        assert isinstance(weight, PackedWeight)
+        parts += [weight.panels, *([] if weight.scales is None else [weight.scales])]
+    return sum(part.nbytes for part in parts)
 
 
 def _rate(num_rows: int, out_size: int, in_size: int, product: Callable[[], object]) -> float:
