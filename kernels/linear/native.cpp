@@ -383,28 +383,36 @@ void linear(const Linear& layer, const LinearInput& input, int num_rows, float* 
   });
 }
 
-// Writes a group's numbers as a layer of `kind` reads them.
-SLUICE_INLINE void write_numbers(const int32_t* numbers, WeightKind kind, Detail detail, int first, int16_t* row) {
-  if (kind == WeightKind::kInt8) {
-    for (int i = 0; i < kGroupSize; ++i) row[first + i] = int16_t(numbers[i]);
-  } else if (detail == Detail::kCoarse) {
-    for (int i = 0; i < kGroupSize; ++i) reinterpret_cast<int8_t*>(row)[first + i] = int8_t(numbers[i]);
-  } else {
-    for (int i = 0; i < kGroupSize; i += 4)
-      for (int j = 0; j < 4; ++j) row[first + i + (j % 2 * 2 + j / 2)] = int16_t(numbers[i + j]);
+typedef int16_t Numbers __attribute__((vector_size(kLanes * sizeof(int16_t))));
+typedef int8_t Bytes __attribute__((vector_size(kLanes)));
+
+// Writes neighbouring numbers of a row, `first` and those after it, as a layer of `kind` reads them.
+SLUICE_INLINE void write_numbers(Ints numbers, WeightKind kind, Detail detail, int first, int16_t* row) {
+  if (kind == WeightKind::kInt4 && detail == Detail::kCoarse) {
+    const Bytes bytes = __builtin_convertvector(numbers, Bytes);
+    std::memcpy(reinterpret_cast<int8_t*>(row) + first, &bytes, sizeof bytes);
+    return;
   }
+  if (kind == WeightKind::kInt4) {
+    Ints order;
+    for (int lane = 0; lane < kLanes; ++lane) order[lane] = lane / 4 * 4 + lane % 2 * 2 + lane % 4 / 2;
+    numbers = __builtin_shuffle(numbers, order);
+  }
+  const Numbers narrow = __builtin_convertvector(numbers, Numbers);
+  std::memcpy(row + first, &narrow, sizeof narrow);
 }
 
 void quantise_row(const float* values, int in_size, WeightKind kind, Detail detail, const QuantisedRows& quantised,
                   int row) {
   const int groups = num_groups(in_size);
   const float largest_number = detail == Detail::kFine ? 16383.0f : 127.0f;
+  int16_t* to = quantised.values + int64_t(row) * padded_in_size(in_size);
   quantised.details[row] = uint8_t(detail);
   for (int g = 0; g < groups; ++g) {
     const int first = g * kGroupSize, size = std::min(kGroupSize, in_size - first);
-    alignas(64) float group[kGroupSize] = {};
-    alignas(64) int32_t numbers[kGroupSize];
-    std::memcpy(group, values + first, size * sizeof(float));
+    alignas(64) float last[kGroupSize] = {};
+    if (size < kGroupSize) std::memcpy(last, values + first, size * sizeof(float));
+    const float* group = size < kGroupSize ? last : values + first;
     Floats largest{}, faults{};
     for (int i = 0; i < kGroupSize; i += kLanes) {
       const Floats some = load(group + i);
@@ -418,11 +426,10 @@ void quantise_row(const float* values, int in_size, WeightKind kind, Detail deta
     for (int i = 0; i < kGroupSize; i += kLanes) {
       const Floats rounder = splat(12582912.0f);  // adding it rounds to a whole number, ties to even
       const Floats whole = is_empty ? Floats{} : load(group + i) / splat(scale) + rounder - rounder;
-      const Ints some = __builtin_convertvector(whole, Ints);
-      std::memcpy(numbers + i, &some, sizeof some);
-      sums += some;
+      const Ints numbers = __builtin_convertvector(whole, Ints);
+      write_numbers(numbers, kind, detail, first + i, to);
+      sums += numbers;
     }
-    write_numbers(numbers, kind, detail, first, quantised.values + int64_t(row) * padded_in_size(in_size));
     int32_t sum = 0;
     for (int lane = 0; lane < kLanes; ++lane) sum += sums[lane];
     quantised.scales[int64_t(row) * groups + g] = (is_empty ? 0.0f : scale) + fault;

@@ -54,7 +54,8 @@ def main() -> int:
     _prepare(chosen, reasons)
     if options.prepare:
         return _print_reasons(chosen, reasons)
-    loads = [smoke(load) for load in LOADS] if options.smoke else list(LOADS)
+    loads = [load for load in LOADS if load.name in options.loads]
+    loads = [smoke(load) for load in loads] if options.smoke else loads
     runs = _measure(chosen, loads, 1 if options.smoke else options.runs, reasons)
     if options.json is not None:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1))
@@ -75,6 +76,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--setting", action="append", default=[], type=_setting, metavar="SECTION.KEY=VALUE",
         help="a setting of ours, such as scheduler.max_num_batched_tokens=512",
+    )  # fmt: skip
+    parser.add_argument(
+        "--loads", nargs="*", default=[load.name for load in LOADS], choices=[load.name for load in LOADS],
+        help="which loads (default: all)",
     )  # fmt: skip
     parser.add_argument("--prepare", action="store_true", help="install and fetch only")
     parser.add_argument("--smoke", action="store_true", help="one run of tiny loads, nothing judged")
