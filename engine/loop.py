@@ -3,8 +3,8 @@
     step():  drain commands -> scheduler.plan_step() -> runner.launch(plan) -> publish the step before
              -> collect -> scheduler.apply(plan, result);  once a second: guardrails
 
-What a step brought is published while the next one computes. Blocks are only freed between steps, after what
-wrote to them was collected, so a step never writes to what was given away meanwhile.
+What a step brought is published, on a thread for that, while the next one computes. Blocks are only freed
+between steps, after what wrote to them was collected: a step never writes to what was given away meanwhile.
 
 Other threads talk to it through `submit`, `cancel`, `disown` and `configure`, and read `snapshot` and
 `progress`.
@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -138,7 +139,7 @@ class Progress:
 
 
 class EngineLoop:
-    """Runs steps until it is stopped. `publish` is called on its thread with what each step brought."""
+    """Runs steps until it is stopped. `publish` is told what each step brought, from any thread."""
 
     def __init__(
         self,
@@ -154,6 +155,7 @@ class EngineLoop:
         self._runner = runner
         self._telemetry = telemetry
         self._publish = publish
+        self._publisher = ThreadPoolExecutor(1, thread_name_prefix="publish")
         self._on_crash = on_crash
         self._clock = clock
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -211,6 +213,8 @@ class EngineLoop:
         except BaseException as error:  # a bug: the process must not live on without its loop
             logger.exception("the engine's loop crashed")
             self._on_crash(error)
+        finally:
+            self._publisher.shutdown()
 
     def step(self) -> None:
         """One round: commands, time limits, one step of the model."""
@@ -326,8 +330,11 @@ class EngineLoop:
     def _run_plan(self, plan: StepPlan) -> list[Outcome]:
         started_at = self._clock()
         in_flight = self._runner.launch(plan)
-        self._publish_untold()
-        result: StepResult = self._runner.collect(in_flight)
+        publishing = self._publisher.submit(self._publish_untold)
+        try:
+            result: StepResult = self._runner.collect(in_flight)
+        finally:
+            publishing.result()  # what it tells of must not change meanwhile
         self._num_failed_in_a_row = 0
         now = self._clock()
         self._scheduler.observe(plan, now - started_at)

@@ -99,10 +99,10 @@ class EngineServer:
             self._server.close()
             await self._server.wait_closed()
 
-    # --- the loop's thread -----------------------------------------------------------------------------
+    # --- the loop's threads ----------------------------------------------------------------------------
 
     def publish(self, step: int, outcomes: list[Outcome]) -> None:
-        """Takes what a step brought; called on the loop's thread and returns at once."""
+        """Takes what a step brought; called on the loop's publishing thread and returns at once."""
         assert self._event_loop is not None
         self._event_loop.call_soon_threadsafe(self._deliver, step, outcomes)
 

@@ -2,13 +2,14 @@
 
 import logging
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from engine.core.step import PlannedRow, SamplingParams, StepPlan, StepResult
 from engine.models.computation import computation
+from engine.models.layers import StepInputs
 from engine.models.loading import LoadedModel
 from engine.runner.inputs import build_inputs, sampled_tokens
 from engine.runner.kv_tensors import allocate_kv_tensors
@@ -22,13 +23,14 @@ NOT_FINITE = "the model's output for this sequence is not a number"
 
 @dataclass(frozen=True, kw_only=True)
 class InFlight:
-    """A launched step, computed on the runner's own thread while the caller does something else."""
+    """A launched step: what it reads is laid out, and on a GPU it is under way."""
 
     step_id: int
-    sequence_ids: tuple[str, ...]
-    """Of the rows that sample, in their order."""
+    sampling_rows: tuple[PlannedRow, ...]
+    inputs: StepInputs | None
+    """None for a step without rows."""
 
-    sampled: Future[SampledRows]
+    sampled_tokens: Tensor  # [num_sampled] int64
 
 
 class ModelRunner:
@@ -42,7 +44,6 @@ class ModelRunner:
         `num_threads` is how many CPU threads this process computes with; None leaves PyTorch's choice.
         """
         self._num_threads = num_threads
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="compute", initializer=self._use_threads)
         self._caches = allocate_kv_tensors(
             model.config,
             num_blocks=num_blocks,
@@ -54,24 +55,26 @@ class ModelRunner:
         self._sampling_seconds = 0.0
 
     def launch(self, plan: StepPlan) -> InFlight:
-        """Starts computing `plan`."""
-        sampling_rows = [row for row in plan.rows if row.sampling is not None]
+        """Makes `plan` ready to be computed."""
+        keys = self._caches[0].keys
         return InFlight(
             step_id=plan.step_id,
-            sequence_ids=tuple(row.sequence_id for row in sampling_rows),
-            sampled=self._thread.submit(self._compute, plan, sampling_rows),
+            sampling_rows=tuple(row for row in plan.rows if row.sampling is not None),
+            inputs=build_inputs(plan.rows, keys) if plan.rows else None,
+            sampled_tokens=sampled_tokens(plan.rows, keys.device),
         )
 
     def collect(self, in_flight: InFlight) -> StepResult:
-        """Waits for a launched step, and raises what computing it raised.
+        """Computes a launched step, without the interpreter lock.
 
         What is wrong with one row is the error of its sequence alone.
         """
         sampled: dict[str, tuple[int, ...]] = {}
-        rows = in_flight.sampled.result()
-        errors = {in_flight.sequence_ids[index]: error for index, error in rows.errors.items()}
+        rows = self._compute(in_flight)
+        sequence_ids = [row.sequence_id for row in in_flight.sampling_rows]
+        errors = {sequence_ids[index]: error for index, error in rows.errors.items()}
         token_ids, is_finite = rows.token_ids.tolist(), rows.is_finite.tolist()
-        for sequence_id, token_id, is_valid in zip(in_flight.sequence_ids, token_ids, is_finite, strict=True):
+        for sequence_id, token_id, is_valid in zip(sequence_ids, token_ids, is_finite, strict=True):
             if sequence_id in errors:
                 continue
             if is_valid:
@@ -98,19 +101,18 @@ class ModelRunner:
         self.collect(self.launch(StepPlan(step_id=0, rows=(prompt,))))
 
     def _use_threads(self) -> None:
-        # PyTorch keeps the number by thread, so it is said on the one that computes.
-        if self._num_threads is not None:
+        # PyTorch keeps the number by thread, so it is said on whichever computes.
+        if self._num_threads is not None and torch.get_num_threads() != self._num_threads:
             torch.set_num_threads(self._num_threads)
         native.set_num_threads(torch.get_num_threads())
 
     @torch.inference_mode()
-    def _compute(self, plan: StepPlan, sampling_rows: list[PlannedRow]) -> SampledRows:
-        if not plan.rows:
+    def _compute(self, in_flight: InFlight) -> SampledRows:
+        sampling_rows = in_flight.sampling_rows
+        if in_flight.inputs is None:
             return no_sampled_rows()
-        keys = self._caches[0].keys
-        logits = self._computation.logits(
-            build_inputs(plan.rows, keys), sampled_tokens(plan.rows, keys.device)
-        )
+        self._use_threads()
+        logits = self._computation.logits(in_flight.inputs, in_flight.sampled_tokens)
         if not sampling_rows:
             return no_sampled_rows()
         begun = time.perf_counter()

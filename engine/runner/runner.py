@@ -6,13 +6,13 @@ from engine.core.step import StepPlan, StepResult
 
 
 class Runner(Protocol):
-    """Computes plans. `launch` may return before the work is done; `collect` waits for it.
+    """Computes plans. Between `launch` and the end of `collect` others may run: it holds no interpreter lock.
 
-    `InFlight` is the runner's own: the loop only hands it back.
+    What `launch` returns is the runner's own: the loop only hands it back.
     """
 
     def launch(self, plan: StepPlan) -> Any:
-        """Starts computing `plan`."""
+        """Makes `plan` ready, and starts it where something else computes, as a GPU does."""
 
     def collect(self, in_flight: Any) -> StepResult:
         """The result of a launched plan."""
