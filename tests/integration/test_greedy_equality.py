@@ -47,12 +47,12 @@ def runner(model: LoadedModel) -> ModelRunner:
     return ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE)
 
 
-@pytest.mark.parametrize("chunk_size", CHUNK_SIZES)
 @pytest.mark.parametrize(
-    ("drive_all", "max_tokens"),
+    ("drive_all", "max_tokens", "chunk_size"),
     [
-        pytest.param(drive, MAX_TOKENS, id="mixed"),
-        pytest.param(drive_alone, 4, id="alone"),  # fewer: alone, every token reads all weights again
+        *(pytest.param(drive, MAX_TOKENS, size, id=f"mixed-{size}") for size in CHUNK_SIZES),
+        # Fewer: alone, every token reads all weights again.
+        *(pytest.param(drive_alone, 3, size, id=f"alone-{size}") for size in (7, 64)),
     ],
 )
 def test_greedy_tokens_equal_transformers(
