@@ -402,17 +402,6 @@ SLUICE_INLINE void write_numbers(Ints numbers, WeightKind kind, Detail detail, i
   std::memcpy(row + first, &narrow, sizeof narrow);
 }
 
-// The magnitude whose bits are the largest.
-SLUICE_INLINE float largest_magnitude(Ints bits) {
-  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-    Ints order;
-    for (int lane = 0; lane < kLanes; ++lane) order[lane] = lane ^ distance;
-    const Ints others = __builtin_shuffle(bits, order);
-    bits = others > bits ? others : bits;
-  }
-  return ((Floats)bits)[0];
-}
-
 void quantise_row(const float* values, int in_size, WeightKind kind, Detail detail, const QuantisedRows& quantised,
                   int row) {
   const int groups = num_groups(in_size);
@@ -424,24 +413,27 @@ void quantise_row(const float* values, int in_size, WeightKind kind, Detail deta
     alignas(64) float last[kGroupSize] = {};
     if (size < kGroupSize) std::memcpy(last, values + first, size * sizeof(float));
     const float* group = size < kGroupSize ? last : values + first;
-    Ints largest_bits{};  // of magnitudes: as whole numbers they have the same order, infinity and NaN at its end
+    Floats largest{}, faults{};
     for (int i = 0; i < kGroupSize; i += kLanes) {
-      const Ints bits = (Ints)absolute(load(group + i));
-      largest_bits = bits > largest_bits ? bits : largest_bits;
+      const Floats some = load(group + i);
+      largest = maximum(absolute(some), largest);
+      faults += some * 0.0f;  // NaN for what is not a number
     }
-    const float most = largest_magnitude(largest_bits), fault = most * 0.0f;  // NaN if it is no number
+    const float most = largest_lane(largest), fault = sum_of_lanes(faults);
     const bool is_empty = most == 0 || fault != 0;
     const float scale = is_empty ? 1.0f : most / largest_number;
-    Floats sums{};
+    Ints sums{};
     for (int i = 0; i < kGroupSize; i += kLanes) {
       const Floats rounder = splat(12582912.0f);  // adding it rounds to a whole number, ties to even
       const Floats whole = is_empty ? Floats{} : load(group + i) / splat(scale) + rounder - rounder;
-      write_numbers(__builtin_convertvector(whole, Ints), kind, detail, first + i, to);
-      sums += whole;
+      const Ints numbers = __builtin_convertvector(whole, Ints);
+      write_numbers(numbers, kind, detail, first + i, to);
+      sums += numbers;
     }
-    const float sum = sum_of_lanes(sums);  // exact: far below 2^24
+    int32_t sum = 0;
+    for (int lane = 0; lane < kLanes; ++lane) sum += sums[lane];
     quantised.scales[int64_t(row) * groups + g] = (is_empty ? 0.0f : scale) + fault;
-    quantised.sums[int64_t(row) * groups + g] = sum * scale + fault;
+    quantised.sums[int64_t(row) * groups + g] = float(sum) * scale + fault;
   }
 }
 
