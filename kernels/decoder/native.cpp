@@ -62,7 +62,6 @@ class Workspace {
   float *residual, *normed, *qkv, *query, *attended, *gate_and_up, *activated, *logits;
   LinearInput input;
   AttentionPlan attention;
-  std::vector<Detail> details;  // of each token
 
   void fit(const Decoder& d, int num_tokens, int num_sampled) {
     const int kv_width = 2 * d.layers[0].cache.num_kv_heads * d.head_dim, width = d.num_heads * d.head_dim;
@@ -80,14 +79,6 @@ class Workspace {
     input.quantised.scales = floats(8, int64_t(rows) * num_groups(widest));
     input.quantised.sums = floats(9, int64_t(rows) * num_groups(widest));
     input.quantised.values = values_.data();
-    quantised_details_.resize(std::max<size_t>(quantised_details_.size(), rows));
-    input.quantised.details = quantised_details_.data();
-  }
-
-  // Tokens that are followed by a new one are kept fine; of others only keys and values remain, and coarse ones do.
-  void choose_details(const Step& step) {
-    details.assign(step.num_tokens, Detail::kCoarse);
-    for (int i = 0; i < step.num_sampled; ++i) details[step.sampled_tokens[i]] = Detail::kFine;
   }
 
  private:
@@ -99,7 +90,6 @@ class Workspace {
 
   std::vector<float> buffers_[10];
   std::vector<int16_t> values_;
-  std::vector<uint8_t> quantised_details_;
 };
 
 namespace {
@@ -121,9 +111,9 @@ class Stopwatch {
 };
 
 // Makes rows ready for `layer`: quantised, if that is what it reads.
-SLUICE_INLINE void prepare(const Linear& layer, const float* rows, int row, Detail detail, Workspace& work) {
+SLUICE_INLINE void prepare(const Linear& layer, const float* rows, int row, Workspace& work) {
   if (reads_quantised(layer.kind))
-    quantise_row(rows + int64_t(row) * layer.in_size, layer.in_size, layer.kind, detail, work.input.quantised, row);
+    quantise_row(rows + int64_t(row) * layer.in_size, layer.in_size, work.input.quantised, row);
 }
 
 constexpr int kRowGrain = 4;  // rows below which sharing costs more than it saves
@@ -149,7 +139,7 @@ void norm_for(const Linear& layer, const float* weight, const Decoder& d, int nu
   each_row(num_rows, [&](int row) {
     const int64_t at = int64_t(row) * d.hidden_size;
     rms_norm_row(work.residual + at, weight, d.hidden_size, d.epsilon, work.normed + at);
-    prepare(layer, work.normed, row, work.details[row], work);
+    prepare(layer, work.normed, row, work);
   });
   work.input.rows = work.normed;
 }
@@ -168,7 +158,7 @@ void compute_layer(const Decoder& d, const Layer& layer, const Step& step, Works
   watch.lap(kKvWrite);
   paged_attention(work.attention, layer.cache, work.query, work.attended);
   watch.lap(kAttention);
-  each_row(num_tokens, [&](int row) { prepare(layer.attention_output, work.attended, row, work.details[row], work); });
+  each_row(num_tokens, [&](int row) { prepare(layer.attention_output, work.attended, row, work); });
   work.input.rows = work.attended;
   linear(layer.attention_output, work.input, num_tokens, work.residual, Output::kAdd);
   watch.lap(kAttentionOutput);
@@ -179,7 +169,7 @@ void compute_layer(const Decoder& d, const Layer& layer, const Step& step, Works
   each_row(num_tokens, [&](int row) {
     silu_and_mul_row(work.gate_and_up + int64_t(row) * 2 * d.intermediate_size, d.intermediate_size,
                      work.activated + int64_t(row) * d.intermediate_size);
-    prepare(layer.down, work.activated, row, work.details[row], work);
+    prepare(layer.down, work.activated, row, work);
   });
   work.input.rows = work.activated;
   watch.lap(kActivation);
@@ -192,7 +182,7 @@ void compute_logits(const Decoder& d, const Step& step, Workspace& work) {
   for (int i = 0; i < step.num_sampled; ++i) {
     const int64_t from = int64_t(step.sampled_tokens[i]) * d.hidden_size, to = int64_t(i) * d.hidden_size;
     rms_norm_row(work.residual + from, d.final_norm, d.hidden_size, d.epsilon, work.normed + to);
-    prepare(d.output, work.normed, i, Detail::kFine, work);
+    prepare(d.output, work.normed, i, work);
   }
   work.input.rows = work.normed;
   linear(d.output, work.input, step.num_sampled, work.logits, Output::kStore);
@@ -216,7 +206,6 @@ float* sluice_decoder_forward(const Decoder* decoder, const Step* step, Workspac
   for (int i = 0; i < step->num_tokens; ++i)
     if (step->token_ids[i] < 0 || step->token_ids[i] >= decoder->vocab_size) return nullptr;
   work->fit(*decoder, step->num_tokens, step->num_sampled);
-  work->choose_details(*step);
   Stopwatch watch(seconds);
   plan_attention(step->attention, decoder->num_heads, decoder->layers[0].cache, &work->attention);
   embed(*decoder, *step, *work);

@@ -14,22 +14,24 @@ namespace {
 
 // ---- Quantised tiles --------------------------------------------------------------------------------------
 // A panel is, for each group of inputs: the weights' codes, then half-precision scales and minima of the outputs.
-// A weight is (code * scale + minimum) * its output's scale in Linear.
+// A weight is (code * scale + minimum) * its output's scale in Linear. Codes are taken two inputs at a time, as
+// [output][2] of 16 bits, which is what the processors' instructions multiply and add in pairs.
 
-// Codes as bytes, two inputs at a time: [kGroupSize / 2][kPanelWidth][2]. They are widened to 16 bits, as products
-// of two bytes would not all fit the sums that AVX2 makes of them.
+// Codes as bytes, [kGroupSize / 2][kPanelWidth][2].
 struct Codes8 {
   uint8_t codes[kGroupSize * kPanelWidth];
 
   void set(int n, int k, uint8_t code) { codes[(k / 2 * kPanelWidth + n) * 2 + k % 2] = code; }
 };
 
-// Codes below 16, four inputs at a time: a byte's lower half is of one four, its upper half of the next.
-// [kGroupSize / 8][kPanelWidth][4].
+// Codes below 16: a number of 16 bits holds those of four pairs of inputs that follow one another, the first in
+// its lowest bits. [kGroupSize / 8][kPanelWidth][2].
 struct Codes4 {
-  uint8_t codes[kGroupSize / 8 * kPanelWidth * 4];
+  uint16_t codes[kGroupSize / 8 * kPanelWidth * 2];
 
-  void set(int n, int k, uint8_t code) { codes[(k / 8 * kPanelWidth + n) * 4 + k % 4] |= code << (k % 8 / 4 * 4); }
+  void set(int n, int k, uint8_t code) {
+    codes[(k / 8 * kPanelWidth + n) * 2 + k % 2] |= uint16_t(code << (k % 8 / 2 * 4));
+  }
 };
 
 template <class Codes>
@@ -42,24 +44,19 @@ struct Group : Codes {
 
 constexpr int kQuantisedTileRows = kTileRows;
 
-typedef __m512i Pairs;  // for each of kLanes outputs two codes of 16 bits, four of 8, or a sum
+typedef __m512i Pairs;  // of codes, or sums: one of 32 bits for each of kLanes outputs
 
 SLUICE_INLINE Pairs zero() { return _mm512_set1_epi32(0); }
 SLUICE_INLINE Pairs widened(const uint8_t* codes) {
   return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)codes));
 }
-SLUICE_INLINE Pairs loaded(const uint8_t* codes) { return _mm512_loadu_si512(codes); }
-SLUICE_INLINE Pairs and_all(Pairs codes, int32_t mask) { return _mm512_and_si512(codes, _mm512_set1_epi32(mask)); }
-SLUICE_INLINE Pairs shifted(Pairs codes, int bits) { return _mm512_srli_epi16(codes, bits); }
-SLUICE_INLINE Pairs for_all_outputs(int32_t inputs) { return _mm512_set1_epi32(inputs); }
-SLUICE_INLINE Pairs plus_two_products(Pairs sums, Pairs codes, Pairs inputs) {
+SLUICE_INLINE Pairs loaded(const uint16_t* codes) { return _mm512_loadu_si512(codes); }
+SLUICE_INLINE Pairs lowest_codes(Pairs packed) { return _mm512_and_si512(packed, _mm512_set1_epi32(0x000f000f)); }
+SLUICE_INLINE Pairs next_codes(Pairs packed) { return _mm512_srli_epi16(packed, 4); }
+SLUICE_INLINE Pairs both_inputs(int32_t two) { return _mm512_set1_epi32(two); }
+SLUICE_INLINE Pairs plus_products(Pairs sums, Pairs codes, Pairs inputs) {
   return _mm512_dpwssd_epi32(sums, codes, inputs);
 }
-SLUICE_INLINE Pairs plus_four_products(Pairs sums, Pairs codes, Pairs inputs) {
-  return _mm512_dpbusd_epi32(sums, codes, inputs);
-}
-SLUICE_INLINE Ints sums_of_twos(Pairs sums) { return (Ints)sums; }
-SLUICE_INLINE Ints sums_of_fours(Pairs sums) { return (Ints)sums; }
 
 #define SLUICE_GROUP_SUMS SLUICE_INLINE
 
@@ -73,28 +70,16 @@ SLUICE_INLINE Pairs zero() { return _mm256_setzero_si256(); }
 SLUICE_INLINE Pairs widened(const uint8_t* codes) {
   return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)codes));
 }
-SLUICE_INLINE Pairs loaded(const uint8_t* codes) { return _mm256_loadu_si256((const __m256i*)codes); }
-SLUICE_INLINE Pairs and_all(Pairs codes, int32_t mask) { return _mm256_and_si256(codes, _mm256_set1_epi32(mask)); }
-SLUICE_INLINE Pairs shifted(Pairs codes, int bits) { return _mm256_srli_epi16(codes, bits); }
-SLUICE_INLINE Pairs for_all_outputs(int32_t inputs) { return _mm256_set1_epi32(inputs); }
-
-// Keeps sums in this order: the compiler would make all products first, and have no register left for them.
-SLUICE_INLINE Pairs in_order(Pairs sums) {
+SLUICE_INLINE Pairs loaded(const uint16_t* codes) { return _mm256_loadu_si256((const __m256i*)codes); }
+SLUICE_INLINE Pairs lowest_codes(Pairs packed) { return _mm256_and_si256(packed, _mm256_set1_epi16(15)); }
+SLUICE_INLINE Pairs next_codes(Pairs packed) { return _mm256_srli_epi16(packed, 4); }
+SLUICE_INLINE Pairs both_inputs(int32_t two) { return _mm256_set1_epi32(two); }
+SLUICE_INLINE Pairs plus_products(Pairs sums, Pairs codes, Pairs inputs) {
+  sums = _mm256_add_epi32(sums, _mm256_madd_epi16(codes, inputs));
+  // In this order: the compiler would make all products first, and have no register left for them.
   __asm__("" : "+x"(sums));
   return sums;
 }
-
-SLUICE_INLINE Pairs plus_two_products(Pairs sums, Pairs codes, Pairs inputs) {
-  return in_order(_mm256_add_epi32(sums, _mm256_madd_epi16(codes, inputs)));
-}
-
-// Sums of 16 bits, two for each output: those of a group, 8 times 2 products of 15 * 127, just fit.
-SLUICE_INLINE Pairs plus_four_products(Pairs sums, Pairs codes, Pairs inputs) {
-  static_assert(kGroupSize / 4 * 2 * 15 * 127 < 1 << 15);
-  return in_order(_mm256_add_epi16(sums, _mm256_maddubs_epi16(codes, inputs)));
-}
-SLUICE_INLINE Ints sums_of_twos(Pairs sums) { return (Ints)sums; }
-SLUICE_INLINE Ints sums_of_fours(Pairs sums) { return (Ints)_mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
 
 // Beside the caller's floats there are too few registers for these sums.
 #define SLUICE_GROUP_SUMS __attribute__((noinline))
@@ -104,164 +89,99 @@ SLUICE_INLINE Ints sums_of_fours(Pairs sums) { return (Ints)_mm256_madd_epi16(su
 constexpr int kQuantisedTileRows = 4;
 
 struct Pairs {
-  uint8_t bytes[4 * kLanes];  // as on AVX-512
+  int16_t numbers[2 * kLanes];  // as codes; as sums they are taken for kLanes of 32 bits
 };
 
 SLUICE_INLINE Pairs zero() { return {}; }
 SLUICE_INLINE Pairs widened(const uint8_t* codes) {
-  int16_t wide[2 * kLanes];
-  for (int i = 0; i < 2 * kLanes; ++i) wide[i] = codes[i];
-  Pairs pairs;
-  std::memcpy(&pairs, wide, sizeof pairs);
-  return pairs;
+  Pairs wide;
+  for (int i = 0; i < 2 * kLanes; ++i) wide.numbers[i] = codes[i];
+  return wide;
 }
-SLUICE_INLINE Pairs loaded(const uint8_t* codes) {
+SLUICE_INLINE Pairs loaded(const uint16_t* codes) {
   Pairs packed;
   std::memcpy(&packed, codes, sizeof packed);
   return packed;
 }
-SLUICE_INLINE Pairs and_all(Pairs codes, int32_t mask) {
-  for (int i = 0; i < 4 * kLanes; ++i) codes.bytes[i] &= uint8_t(mask >> (i % 4 * 8));
-  return codes;
+SLUICE_INLINE Pairs lowest_codes(Pairs packed) {
+  for (int16_t& number : packed.numbers) number &= 15;
+  return packed;
 }
-SLUICE_INLINE Pairs shifted(Pairs codes, int bits) {
-  uint16_t pairs[2 * kLanes];
-  std::memcpy(pairs, &codes, sizeof pairs);
-  for (uint16_t& pair : pairs) pair >>= bits;
-  std::memcpy(&codes, pairs, sizeof pairs);
-  return codes;
+SLUICE_INLINE Pairs next_codes(Pairs packed) {
+  for (int16_t& number : packed.numbers) number = int16_t(uint16_t(number) >> 4);
+  return packed;
 }
-SLUICE_INLINE Pairs for_all_outputs(int32_t inputs) {
+SLUICE_INLINE Pairs both_inputs(int32_t two) {
   Pairs pairs;
-  for (int i = 0; i < kLanes; ++i) std::memcpy(pairs.bytes + 4 * i, &inputs, sizeof inputs);
+  for (int i = 0; i < kLanes; ++i) std::memcpy(pairs.numbers + 2 * i, &two, sizeof two);
   return pairs;
 }
-template <class Code, class Input>
-SLUICE_INLINE Pairs plus_some_products(Pairs sums, Pairs codes, Pairs inputs) {
-  constexpr int kCount = 4 / sizeof(Code);
+SLUICE_INLINE Pairs plus_products(Pairs sums, Pairs codes, Pairs inputs) {
   int32_t totals[kLanes];
-  Code left[kCount * kLanes];
-  Input right[kCount * kLanes];
   std::memcpy(totals, &sums, sizeof totals);
-  std::memcpy(left, &codes, sizeof left);
-  std::memcpy(right, &inputs, sizeof right);
-  for (int i = 0; i < kCount * kLanes; ++i) totals[i / kCount] += left[i] * right[i];
+  for (int i = 0; i < kLanes; ++i)
+    totals[i] += codes.numbers[2 * i] * inputs.numbers[2 * i] + codes.numbers[2 * i + 1] * inputs.numbers[2 * i + 1];
   std::memcpy(&sums, totals, sizeof totals);
   return sums;
 }
-SLUICE_INLINE Pairs plus_two_products(Pairs sums, Pairs codes, Pairs inputs) {
-  return plus_some_products<int16_t, int16_t>(sums, codes, inputs);
-}
-SLUICE_INLINE Pairs plus_four_products(Pairs sums, Pairs codes, Pairs inputs) {
-  return plus_some_products<uint8_t, int8_t>(sums, codes, inputs);
-}
-SLUICE_INLINE Ints sums_of_twos(Pairs sums) {
-  Ints whole;
-  std::memcpy(&whole, &sums, sizeof whole);
-  return whole;
-}
-SLUICE_INLINE Ints sums_of_fours(Pairs sums) { return sums_of_twos(sums); }
 
 #define SLUICE_GROUP_SUMS inline
 
 #endif
 
-// Masks for 4-bit codes, as numbers of 16 bits and as bytes.
-constexpr int32_t kOneOfTwo = 0x000f000f, kOneOfFour = 0x0f0f0f0f;
-
 template <int kRows>
-SLUICE_INLINE void clear(Pairs (&totals)[kRows][2]) {
-  for (int r = 0; r < kRows; ++r) totals[r][0] = totals[r][1] = zero();
-}
-
-SLUICE_INLINE Pairs numbers_at(const void* from) {
-  int32_t numbers;
-  std::memcpy(&numbers, from, sizeof numbers);
-  return for_all_outputs(numbers);
-}
-
-template <int kRows>
-SLUICE_INLINE void add_twos(const int16_t* numbers, int64_t stride, Pairs left, Pairs right, Pairs (&totals)[kRows][2]) {
+SLUICE_INLINE void add_pairs(const int16_t* values, int stride, Pairs left, Pairs right, Pairs (&totals)[kRows][2]) {
   for (int r = 0; r < kRows; ++r) {
-    const Pairs two = numbers_at(numbers + r * stride);
-    totals[r][0] = plus_two_products(totals[r][0], left, two);
-    totals[r][1] = plus_two_products(totals[r][1], right, two);
+    int32_t two;
+    std::memcpy(&two, values + int64_t(r) * stride, sizeof two);
+    const Pairs inputs = both_inputs(two);
+    totals[r][0] = plus_products(totals[r][0], left, inputs);
+    totals[r][1] = plus_products(totals[r][1], right, inputs);
   }
-}
-
-template <int kRows>
-SLUICE_INLINE void add_fours(const int8_t* numbers, int64_t stride, Pairs left, Pairs right, Pairs (&totals)[kRows][2]) {
-  for (int r = 0; r < kRows; ++r) {
-    const Pairs four = numbers_at(numbers + r * stride);
-    totals[r][0] = plus_four_products(totals[r][0], left, four);
-    totals[r][1] = plus_four_products(totals[r][1], right, four);
-  }
-}
-
-template <int kRows>
-SLUICE_INLINE void take_sums_of_twos(const Pairs (&totals)[kRows][2], Ints (&sums)[kRows][2]) {
-  for (int r = 0; r < kRows; ++r)
-    for (int half = 0; half < 2; ++half) sums[r][half] = sums_of_twos(totals[r][half]);
 }
 
 // Sums of products within a group, exact: [row][half of the panel].
 template <int kRows>
-SLUICE_GROUP_SUMS void group_sums(const int16_t* numbers, int64_t stride, const Codes8& group, Ints (&sums)[kRows][2]) {
+SLUICE_GROUP_SUMS void group_sums(const int16_t* values, int stride, const Codes8& group, Ints (&sums)[kRows][2]) {
   Pairs totals[kRows][2];
-  clear(totals);
+  for (int r = 0; r < kRows; ++r) totals[r][0] = totals[r][1] = zero();
   const uint8_t* codes = group.codes;
 #pragma GCC unroll 4  // fewer copies between registers, of which the loop is full
   for (int k = 0; k < kGroupSize; k += 2, codes += 2 * kPanelWidth)
-    add_twos(numbers + k, stride, widened(codes), widened(codes + 2 * kLanes), totals);
-  take_sums_of_twos(totals, sums);
+    add_pairs<kRows>(values + k, stride, widened(codes), widened(codes + 2 * kLanes), totals);
+  std::memcpy(sums, totals, sizeof totals);
 }
 
-// Of every four codes, bytes each, the first and the third are taken as two of 16 bits, then the others.
 template <int kRows>
-SLUICE_GROUP_SUMS void group_sums(const int16_t* numbers, int64_t stride, const Codes4& group, Ints (&sums)[kRows][2]) {
+SLUICE_GROUP_SUMS void group_sums(const int16_t* values, int stride, const Codes4& group, Ints (&sums)[kRows][2]) {
   Pairs totals[kRows][2];
-  clear(totals);
-  const uint8_t* codes = group.codes;
-  for (int k = 0; k < kGroupSize; codes += 4 * kPanelWidth) {
-    const Pairs left = loaded(codes), right = loaded(codes + 4 * kLanes);
+  for (int r = 0; r < kRows; ++r) totals[r][0] = totals[r][1] = zero();
+  const uint16_t* codes = group.codes;
+  for (int k = 0; k < kGroupSize; codes += 2 * kPanelWidth) {
+    Pairs left = loaded(codes), right = loaded(codes + 2 * kLanes);
 #pragma GCC unroll 4
-    for (int shift : {0, 8, 4, 12}) {
-      add_twos(numbers + k, stride, and_all(shifted(left, shift), kOneOfTwo), and_all(shifted(right, shift), kOneOfTwo),
-               totals);
-      k += 2;
+    for (int pair = 0; pair < 4; ++pair, k += 2) {
+      add_pairs<kRows>(values + k, stride, lowest_codes(left), lowest_codes(right), totals);
+      left = next_codes(left);
+      right = next_codes(right);
     }
   }
-  take_sums_of_twos(totals, sums);
-}
-
-template <int kRows>
-SLUICE_GROUP_SUMS void group_sums(const int8_t* numbers, int64_t stride, const Codes4& group, Ints (&sums)[kRows][2]) {
-  Pairs totals[kRows][2];
-  clear(totals);
-  const uint8_t* codes = group.codes;
-#pragma GCC unroll 4
-  for (int k = 0; k < kGroupSize; k += 8, codes += 4 * kPanelWidth) {
-    const Pairs left = loaded(codes), right = loaded(codes + 4 * kLanes);
-    add_fours(numbers + k, stride, and_all(left, kOneOfFour), and_all(right, kOneOfFour), totals);
-    add_fours(numbers + k + 4, stride, and_all(shifted(left, 4), kOneOfFour), and_all(shifted(right, 4), kOneOfFour),
-              totals);
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int half = 0; half < 2; ++half) sums[r][half] = sums_of_fours(totals[r][half]);
+  std::memcpy(sums, totals, sizeof totals);
 }
 
 // The groups' sums are scaled and added in order.
-template <int kRows, class Codes, class Number>
+template <int kRows, class Codes>
 void quantised_tile(const LinearInput& all, int first_row, const Linear& layer, int panel, Floats (&sums)[kRows][2]) {
   const QuantisedRows& input = all.quantised;
-  const int in_size = padded_in_size(layer.in_size), count = num_groups(layer.in_size);
-  const auto* groups = static_cast<const Group<Codes>*>(layer.panels) + int64_t(panel) * count;
+  const int in_size = layer.in_size;
+  const auto* groups = static_cast<const Group<Codes>*>(layer.panels) + int64_t(panel) * num_groups(in_size);
   const float* scales = layer.scales + panel * kPanelWidth;
-  const auto* numbers = reinterpret_cast<const Number*>(input.values + int64_t(first_row) * in_size);
+  const int count = num_groups(in_size), stride = count * kGroupSize;
+  const int16_t* values = input.values + int64_t(first_row) * stride;
   const int64_t first_group = int64_t(first_row) * count;
   for (int g = 0; g < count; ++g) {
     Ints exact[kRows][2];
-    group_sums<kRows>(numbers + g * kGroupSize, in_size * int64_t(sizeof(int16_t) / sizeof(Number)), groups[g], exact);
+    group_sums<kRows>(values + g * kGroupSize, stride, groups[g], exact);
     const Floats left_scale = load(groups[g].scales), right_scale = load(groups[g].scales + kLanes);
     const Floats left_minimum = load(groups[g].minima), right_minimum = load(groups[g].minima + kLanes);
     for (int r = 0; r < kRows; ++r) {
@@ -279,6 +199,8 @@ void quantised_tile(const LinearInput& all, int first_row, const Linear& layer, 
     sums[r][1] *= right;
   }
 }
+
+typedef int16_t Numbers __attribute__((vector_size(kLanes * sizeof(int16_t))));
 
 // ---- From tiles to the whole ------------------------------------------------------------------------------
 
@@ -326,13 +248,10 @@ void compute_tile(const Linear& layer, const LinearInput& input, int row, int pa
       float_tile<kRows, Bfloat16>(input, row, layer, panel, sums);
       break;
     case WeightKind::kInt8:
-      quantised_tile<kRows, Codes8, int16_t>(input, row, layer, panel, sums);
+      quantised_tile<kRows, Codes8>(input, row, layer, panel, sums);
       break;
     case WeightKind::kInt4:
-      if (Detail(input.quantised.details[row]) == Detail::kFine)
-        quantised_tile<kRows, Codes4, int16_t>(input, row, layer, panel, sums);
-      else
-        quantised_tile<kRows, Codes4, int8_t>(input, row, layer, panel, sums);
+      quantised_tile<kRows, Codes4>(input, row, layer, panel, sums);
       break;
   }
   write_tile<kRows>(layer, sums, row, panel, output, mode);
@@ -356,63 +275,29 @@ void pack_codes(const uint8_t* codes, const Half* scales, const Half* minima, in
   });
 }
 
-// How many rows from `row` on make a tile: quantised ones of one detail.
-int num_tile_rows(WeightKind kind, const LinearInput& input, int row, int num_rows) {
-  if (!reads_quantised(kind)) return std::min(kTileRows, num_rows - row);
-  const int most = std::min(kQuantisedTileRows, num_rows - row);
-  const uint8_t* details = input.quantised.details + row;
-  int count = 1;
-  while (count < most && details[count] == details[0]) ++count;
-  return count;
-}
-
 }  // namespace
 
 void linear(const Linear& layer, const LinearInput& input, int num_rows, float* output, Output mode) {
   const int panels = num_panels(layer.out_size);
   // Few panels a task even out the threads; many keep a tile's rows in the nearest cache for longer.
   const int per_task = std::clamp(panels / (num_threads() * 8), 1, 8);
-  const auto rows_at = [&](int row) { return num_tile_rows(layer.kind, input, row, num_rows); };
+  const int tile_rows = reads_quantised(layer.kind) ? kQuantisedTileRows : kTileRows;
   parallel_for((panels + per_task - 1) / per_task, [&](int task) {
     const int first = task * per_task, last = std::min(panels, first + per_task);
-    for (int row = 0, count; row < num_rows; row += count) {
-      count = rows_at(row);
+    for (int row = 0; row < num_rows; row += tile_rows)
       for (int panel = first; panel < last; ++panel)
-        with_tile_rows(count, [&](auto rows) { compute_tile<rows>(layer, input, row, panel, output, mode); });
-    }
+        with_tile_rows(std::min(tile_rows, num_rows - row), [&](auto rows) {
+          compute_tile<rows>(layer, input, row, panel, output, mode);
+        });
   });
 }
 
-typedef int16_t Numbers __attribute__((vector_size(kLanes * sizeof(int16_t))));
-typedef int8_t Bytes __attribute__((vector_size(kLanes)));
-
-// Writes neighbouring numbers of a row, `first` and those after it, as a layer of `kind` reads them.
-SLUICE_INLINE void write_numbers(Ints numbers, WeightKind kind, Detail detail, int first, int16_t* row) {
-  if (kind == WeightKind::kInt4 && detail == Detail::kCoarse) {
-    const Bytes bytes = __builtin_convertvector(numbers, Bytes);
-    std::memcpy(reinterpret_cast<int8_t*>(row) + first, &bytes, sizeof bytes);
-    return;
-  }
-  if (kind == WeightKind::kInt4) {
-    Ints order;
-    for (int lane = 0; lane < kLanes; ++lane) order[lane] = lane / 4 * 4 + lane % 2 * 2 + lane % 4 / 2;
-    numbers = __builtin_shuffle(numbers, order);
-  }
-  const Numbers narrow = __builtin_convertvector(numbers, Numbers);
-  std::memcpy(row + first, &narrow, sizeof narrow);
-}
-
-void quantise_row(const float* values, int in_size, WeightKind kind, Detail detail, const QuantisedRows& quantised,
-                  int row) {
+void quantise_row(const float* values, int in_size, const QuantisedRows& quantised, int row) {
   const int groups = num_groups(in_size);
-  const float largest_number = detail == Detail::kFine ? 16383.0f : 127.0f;
-  int16_t* to = quantised.values + int64_t(row) * padded_in_size(in_size);
-  quantised.details[row] = uint8_t(detail);
   for (int g = 0; g < groups; ++g) {
     const int first = g * kGroupSize, size = std::min(kGroupSize, in_size - first);
-    alignas(64) float last[kGroupSize] = {};
-    if (size < kGroupSize) std::memcpy(last, values + first, size * sizeof(float));
-    const float* group = size < kGroupSize ? last : values + first;
+    alignas(64) float group[kGroupSize] = {};
+    std::memcpy(group, values + first, size * sizeof(float));
     Floats largest{}, faults{};
     for (int i = 0; i < kGroupSize; i += kLanes) {
       const Floats some = load(group + i);
@@ -421,13 +306,15 @@ void quantise_row(const float* values, int in_size, WeightKind kind, Detail deta
     }
     const float most = largest_lane(largest), fault = sum_of_lanes(faults);
     const bool is_empty = most == 0 || fault != 0;
-    const float scale = is_empty ? 1.0f : most / largest_number;
+    const float scale = is_empty ? 1.0f : most / kLargest;
+    int16_t* to = quantised.values + (int64_t(row) * groups + g) * kGroupSize;
     Ints sums{};
     for (int i = 0; i < kGroupSize; i += kLanes) {
       const Floats rounder = splat(12582912.0f);  // adding it rounds to a whole number, ties to even
       const Floats whole = is_empty ? Floats{} : load(group + i) / splat(scale) + rounder - rounder;
       const Ints numbers = __builtin_convertvector(whole, Ints);
-      write_numbers(numbers, kind, detail, first + i, to);
+      const auto narrowed = __builtin_convertvector(numbers, Numbers);
+      std::memcpy(to + i, &narrowed, sizeof narrowed);
       sums += numbers;
     }
     int32_t sum = 0;
@@ -482,24 +369,21 @@ void sluice_linear_pack_codes(int kind, const uint8_t* codes, const Half* scales
     pack_codes<Codes4>(codes, scales, minima, out_size, in_size, panels);
 }
 
-// Bytes of scratch that quantised rows take, all four parts.
+// Bytes of scratch that quantised rows take, all three parts.
 int64_t sluice_linear_scratch_bytes(int num_rows, int in_size) {
-  return int64_t(num_rows) * (padded_in_size(in_size) * sizeof(int16_t) + num_groups(in_size) * 8 + 1);
+  return int64_t(num_rows) * (padded_in_size(in_size) * sizeof(int16_t) + num_groups(in_size) * 8);
 }
 
-void sluice_linear(const Linear* layer, const float* rows, int num_rows, int detail, void* scratch, float* output) {
+void sluice_linear(const Linear* layer, const float* rows, int num_rows, void* scratch, float* output) {
   LinearInput input{rows, {}};
   if (reads_quantised(layer->kind)) {
     const int64_t groups = int64_t(num_rows) * num_groups(layer->in_size);
-    QuantisedRows& quantised = input.quantised;
-    quantised.scales = static_cast<float*>(scratch);
-    quantised.sums = quantised.scales + groups;
-    quantised.values = reinterpret_cast<int16_t*>(quantised.sums + groups);
-    quantised.details =
-        reinterpret_cast<uint8_t*>(quantised.values + int64_t(num_rows) * padded_in_size(layer->in_size));
+    input.quantised.scales = static_cast<float*>(scratch);
+    input.quantised.sums = input.quantised.scales + groups;
+    input.quantised.values = reinterpret_cast<int16_t*>(input.quantised.sums + groups);
     parallel_ranges(num_rows, 4, [&](int first, int last) {
       for (int row = first; row < last; ++row)
-        quantise_row(rows + int64_t(row) * layer->in_size, layer->in_size, layer->kind, Detail(detail), quantised, row);
+        quantise_row(rows + int64_t(row) * layer->in_size, layer->in_size, input.quantised, row);
     });
   }
   linear(*layer, input, num_rows, output, Output::kStore);

@@ -28,17 +28,11 @@ struct Linear {
   const float* bias;    // [out_size], or null
 };
 
-// How exactly activations are kept: as numbers of 15 bits, or of 8.
-enum class Detail : int32_t { kFine = 0, kCoarse = 1 };
-
-// Rows of activations as whole numbers, with one scale per group of inputs. A number takes 16 bits, but in a coarse
-// row for kInt4 a byte, so that the row's second half is not used. In a fine row for kInt4 the middle two of every
-// four numbers have changed places.
+// Rows of activations as whole numbers of 15 bits, with one scale per group of inputs.
 struct QuantisedRows {
-  int16_t* values;   // [num_rows, padded in_size]
-  float* scales;     // [num_rows, num_groups]
-  float* sums;       // [num_rows, num_groups], of the group's numbers, times its scale
-  uint8_t* details;  // [num_rows], a Detail each
+  int16_t* values;  // [num_rows, padded in_size]
+  float* scales;    // [num_rows, num_groups]
+  float* sums;      // [num_rows, num_groups], of the group's numbers times its scale
 };
 
 SLUICE_INLINE int num_groups(int in_size) { return (in_size + kGroupSize - 1) / kGroupSize; }
@@ -56,9 +50,10 @@ enum class Output { kStore, kAdd };
 // `output` [num_rows, out_size] becomes (kStore), or grows by (kAdd), rows times weights plus bias.
 void linear(const Linear& layer, const LinearInput& input, int num_rows, float* output, Output mode);
 
-// Quantises one row to `row` of `quantised`, as a layer of `kind` reads it: round to nearest, with the largest of
-// each group the largest number. A group that holds NaN or infinity gets NaN for its scale.
-void quantise_row(const float* values, int in_size, WeightKind kind, Detail detail, const QuantisedRows& quantised,
-                  int row);
+// Quantises one row to `row` of `quantised`: round to nearest, kLargest the largest of each group. A group that
+// holds NaN or infinity gets NaN for its scale.
+void quantise_row(const float* values, int in_size, const QuantisedRows& quantised, int row);
+
+constexpr float kLargest = 16383.0f;
 
 }  // namespace sluice

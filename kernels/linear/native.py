@@ -7,7 +7,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from kernels.linear.quantised import Detail, QuantisedWeight
+from kernels.linear.quantised import QuantisedWeight
 from kernels.tensors import Address, address
 
 
@@ -88,9 +88,7 @@ def pack(library: ctypes.CDLL, weight: Tensor | QuantisedWeight) -> PackedWeight
     )
 
 
-def linear(
-    rows: Tensor, weight: PackedWeight, bias: Tensor | None, *, detail: Detail = Detail.FINE
-) -> Tensor:
+def linear(rows: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
     # rows [num_rows, in_size] float32 -> [num_rows, out_size] float32
     """As reference.linear."""
     library, num_rows = weight.library, rows.shape[0]
@@ -101,7 +99,6 @@ def linear(
         ctypes.byref(weight.struct(bias)),
         address(rows.contiguous()),
         ctypes.c_int(num_rows),
-        ctypes.c_int(detail),
         address(scratch, torch.uint8),
         address(output),
     )

@@ -7,7 +7,6 @@ and is kept in 4 bits.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import torch
 from torch import Tensor
@@ -19,16 +18,7 @@ GROUP_SIZE = 32
 _LARGEST_CODE = 255
 _LARGEST_NARROW_CODE = 15
 _NARROW_TOLERANCE = 2.0**-9  # of a group's largest weight: what bfloat16 would cost
-
-
-class Detail(IntEnum):
-    """How exactly activations are kept: in 15 bits, or in 8. As in native.h."""
-
-    FINE = 0
-    COARSE = 1
-
-
-_LARGEST_NUMBER = {Detail.FINE: 16383, Detail.COARSE: 127}  # of activations, as in native.cpp
+_LARGEST_NUMBER = 16383  # of activations, as in native.h
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,16 +70,16 @@ def _steps(groups: Tensor, largest_code: int) -> tuple[Tensor, Tensor, Tensor]:
     return steps.nan_to_num_(0, 0, 0), scales, minima
 
 
-def quantise_rows(rows: Tensor, detail: Detail = Detail.FINE) -> tuple[Tensor, Tensor]:
+def quantise_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     # rows [num_rows, in_size]
     # -> whole numbers [num_rows, num_groups, GROUP_SIZE] float32, scales [num_rows, num_groups, 1]
-    """Activations as whole numbers, a scale for each group; the last group is padded with zeros.
+    """Activations as numbers of 15 bits, a scale for each group; the last group is padded with zeros.
 
     A group with NaN or infinity in it gets the scale NaN, so that what is no number stays none.
     """
     groups = _groups(rows.float(), padding=0.0)
     largest = groups.abs().amax(dim=2, keepdim=True)
-    scales = torch.where(largest.isfinite(), largest / _LARGEST_NUMBER[detail], torch.nan)
+    scales = torch.where(largest.isfinite(), largest / _LARGEST_NUMBER, torch.nan)
     return (groups / scales).nan_to_num_(0, 0, 0).round_(), scales
 
 

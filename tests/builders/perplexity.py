@@ -15,7 +15,7 @@ from engine.runner.kv_tensors import allocate_kv_tensors
 
 BLOCK_SIZE = 16
 WINDOW_SIZE = 1024
-CHUNK_SIZE = 64
+CHUNK_SIZE = 256
 
 
 @torch.inference_mode()
@@ -28,9 +28,8 @@ def perplexity(
 ) -> float:
     """exp of the mean loss of every token given those before it in its window, in nats.
 
-    The text is cut into windows of `window_size` tokens, each read in chunks. A chunk is computed twice: with
-    what follows each of its tokens, and as a part of a prompt, as which the chunks after it see it. The first
-    token of a window has nothing before it and is not counted.
+    The text is cut into windows of `window_size` tokens, each computed in chunks as a prompt would be. The
+    first token of a window has nothing before it and is not counted.
     """
     num_blocks = -(-min(window_size, len(token_ids)) // BLOCK_SIZE)
     caches = allocate_kv_tensors(
@@ -57,9 +56,7 @@ def _loss(
         # Where the window ends, its last token is only predicted, never computed.
         chunk = tuple(window[start : min(start + chunk_size, len(window) - 1)])
         row = PlannedRow(sequence_id="", token_ids=chunk, start=start, block_table=table, sampling=None)
-        inputs = build_inputs([row], keys)
-        logits = computed.logits(inputs, torch.arange(len(chunk), device=keys.device))
+        logits = computed.logits(build_inputs([row], keys), torch.arange(len(chunk), device=keys.device))
         following = torch.tensor(window[start + 1 : start + 1 + len(chunk)], device=keys.device)
         loss += functional.cross_entropy(logits, following, reduction="sum").item()
-        computed.logits(inputs, torch.arange(0, device=keys.device))
     return loss

@@ -39,7 +39,7 @@ def test_answers_to_nearly_all_prompts_begin_with_the_same_tokens(int8: Accuracy
 
 
 def test_answers_are_the_same_to_the_token_in_any_company_and_any_chunks(default_model_dir: Path) -> None:
-    """Fine and coarse rows meet in one step, and every cut of a prompt moves who stands beside whom."""
+    """Every cut of a prompt moves who stands beside whom."""
     prompts = varied_prompt_ids(default_model_dir)[::3]
     model = load_model(default_model_dir, dtype="int8", device="cpu")
     runner = ModelRunner(model, num_blocks=64, block_size=16)

@@ -55,14 +55,3 @@ inline __m512i _mm512_dpwssd_epi32(__m512i sums, __m512i a, __m512i b) {
   for (int i = 0; i < 32; ++i) result[i / 2] += int32_t(left[i]) * right[i];
   return (__m512i)result;
 }
-
-// Each sum grows by four products of neighbouring bytes, those of `a` without a sign.
-inline __m512i _mm512_dpbusd_epi32(__m512i sums, __m512i a, __m512i b) {
-  uint8_t left[64];
-  int8_t right[64];
-  std::memcpy(left, &a, sizeof left);
-  std::memcpy(right, &b, sizeof right);
-  Emulated32 result = (Emulated32)sums;
-  for (int i = 0; i < 64; ++i) result[i / 4] += int32_t(left[i]) * right[i];
-  return (__m512i)result;
-}

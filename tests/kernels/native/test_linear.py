@@ -7,14 +7,9 @@ import torch
 from torch import Tensor
 
 from kernels.linear import native, reference
-from kernels.linear.quantised import GROUP_SIZE, Detail, QuantisedWeight, quantise_weight
+from kernels.linear.quantised import GROUP_SIZE, QuantisedWeight, quantise_weight
 
 KINDS = ("float32", "bfloat16", "int8", "int4")
-KINDS_AND_DETAILS = [
-    *((kind, Detail.FINE) for kind in KINDS),
-    ("int8", Detail.COARSE),
-    ("int4", Detail.COARSE),
-]
 SIZES = (1, 5, 63, 127, 200)
 TOLERANCE = 2e-5
 
@@ -40,24 +35,22 @@ def in_sixteen_steps(weight: Tensor) -> Tensor:
     return (lowest + ((groups - lowest) / step).round() * step).view(out_size, -1)[:, :in_size]
 
 
-def expected(rows: Tensor, weight: Tensor | QuantisedWeight, bias: Tensor | None, detail: Detail) -> Tensor:
+def expected(rows: Tensor, weight: Tensor | QuantisedWeight, bias: Tensor | None) -> Tensor:
     if isinstance(weight, Tensor):
         weight = weight.float()  # a bfloat16 weight meets float32 activations
-    return reference.linear(rows, weight, bias, detail=detail)
+    return reference.linear(rows, weight, bias)
 
 
-@pytest.mark.parametrize(("kind", "detail"), KINDS_AND_DETAILS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_rows", [1, 5, 62, 63, 64, 127])  # every remainder of four and of six rows
 @pytest.mark.parametrize("in_size", SIZES)
-def test_equals_the_reference(
-    library: ctypes.CDLL, kind: str, detail: Detail, num_rows: int, in_size: int
-) -> None:
+def test_equals_the_reference(library: ctypes.CDLL, kind: str, num_rows: int, in_size: int) -> None:
     for out_size in SIZES:
         weight = weight_of(kind, out_size, in_size)
         rows, bias = torch.randn(num_rows, in_size), torch.randn(out_size) if out_size % 2 else None
-        actual = native.linear(rows, native.pack(library, weight), bias, detail=detail)
+        actual = native.linear(rows, native.pack(library, weight), bias)
         torch.testing.assert_close(
-            actual, expected(rows, weight, bias, detail), atol=TOLERANCE * in_size**0.5, rtol=TOLERANCE
+            actual, expected(rows, weight, bias), atol=TOLERANCE * in_size**0.5, rtol=TOLERANCE
         )
 
 
@@ -94,21 +87,6 @@ def test_a_row_that_is_no_number_stays_none_and_leaves_the_others(
     output = native.linear(rows, packed, None)
     assert not output[1].isfinite().any()
     assert torch.equal(output[[0, 2]], good[[0, 2]])
-
-
-@pytest.mark.parametrize("largest", [1e-30, 1.0, 1e30])
-def test_largest_numbers_and_codes_of_a_group_overflow_nothing(library: ctypes.CDLL, largest: float) -> None:
-    """All codes 15 and all numbers at their ends: sums of 16 bits are at their fullest."""
-    weight = torch.ones(16, 64)
-    weight[:, ::32] = 0.0  # so that a group has a step
-    narrow = quantise_weight(weight)
-    assert narrow.is_narrow
-    packed = native.pack(library, narrow)
-    for sign in (1, -1):
-        rows = torch.full((5, 64), sign * largest)
-        for detail in Detail:
-            actual = native.linear(rows, packed, None, detail=detail)
-            torch.testing.assert_close(actual, reference.linear(rows, narrow, None, detail=detail))
 
 
 def test_zeros_give_zeros_in_int8(library: ctypes.CDLL) -> None:
