@@ -1,6 +1,6 @@
 """What was seen of one request, and what of it can be told at once. Times are seconds of one clock."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -64,3 +64,7 @@ class RequestRecord:
     def e2e_seconds(self) -> float:
         """From sending to the end of the answer."""
         return self.ended_at - self.started_at
+
+
+OnRecord = Callable[[RequestRecord], None]
+"""Told of each request that ended."""

@@ -2,17 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import assert_never
 
 from deploy.bench.prompts import PromptKind, PromptMaker
-from deploy.bench.records import RequestRecord
+from deploy.bench.records import OnRecord, RequestRecord
 from deploy.bench.server import Answer, Server, request_body
 from deploy.bench.workload import ClosedLoad, Conversation, Load, OpenLoad, Turn
-
-OnRecord = Callable[[RequestRecord], None]
 
 
 @dataclass(frozen=True, kw_only=True)

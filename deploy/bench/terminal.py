@@ -10,9 +10,8 @@ from rich.table import Table
 
 from deploy.bench.comparison import ComparedFigure, compared
 from deploy.bench.figures import Figures
-from deploy.bench.records import RequestRecord
+from deploy.bench.records import OnRecord, RequestRecord
 from deploy.bench.report import Report, RunReport
-from deploy.bench.runner import OnRecord
 from deploy.bench.wording import MEASURES, SUMMARY_COLUMNS, facts_of, is_generator_late, summary_of
 
 

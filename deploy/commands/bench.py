@@ -11,7 +11,6 @@ from rich.console import Console
 
 from deploy.bench import ledger
 from deploy.bench.arrivals import Arrivals
-from deploy.bench.experiment import Experiment, carry_out
 from deploy.bench.lengths import LengthShape
 from deploy.bench.page import page_of
 from deploy.bench.prompts import DEFAULT_VOCAB_SIZE, PromptKind, PromptMaker
@@ -192,6 +191,9 @@ def bench(
         data_dir=data_dir,
         database_url=database_url,
     )
+    # Here and not above: its HTTP client takes a third of a second that no other command should wait for.
+    from deploy.bench.experiment import Experiment, carry_out
+
     experiment = Experiment(
         url=url,
         tenants=wanted.tenants,
