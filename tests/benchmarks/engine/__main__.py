@@ -18,11 +18,11 @@ from typing import Final
 import torch
 
 from deploy.models import DEFAULT_MODEL, find
-from engine.models.config import ModelConfig
+from engine.models.layers import Projection
 from engine.models.loading import LoadedModel, load_model
 from engine.models.precision import NAMES
 from kernels import machine, native
-from kernels.linear import PackedWeight, quantise_weight
+from kernels.linear import PackedWeight, Weight, quantise_weight
 from kernels.linear import native as native_linear
 from tests.benchmarks.engine import process
 from tests.benchmarks.engine.serving import NUM_THREADS, TimedStep, decode_steps, default_tokenizer
@@ -40,6 +40,8 @@ from tests.benchmarks.scheduler.report import (
 CACHE: Final = Path(__file__).parents[3] / ".cache"
 NUM_RUNS: Final = 3
 GIGA: Final = 1e9
+MULTIPLYING: Final = ("qkv", "attention_output", "gate_and_up", "down", "output")
+"""Operators that are products with weights."""
 
 
 def main() -> int:
@@ -90,7 +92,7 @@ def operators(directory: Path) -> list[Figure]:
         steps = decode_steps(
             model, default_tokenizer(directory), num_seqs=num_seqs, prompt_len=128, output_len=64
         )
-        host_share = _print_breakdown(model.config, steps, best)
+        host_share = _print_breakdown(model, steps, best)
         if num_seqs == 32:
             figures.append(at_most("host share of a step, 32 sequences", 100 * host_share, 15, "%", digits=1))
     return figures
@@ -159,13 +161,9 @@ def long_prompt(directory: Path) -> list[Figure]:
 
 def _weights_bytes(model: LoadedModel) -> int:
     """Memory that the weights take, all formats together."""
-    weights = model.network.weights
-    packed = [weights.output]
-    for layer in weights.layers:
-        packed += [each.weight for each in (layer.qkv, layer.attention_output, layer.gate_and_up, layer.down)]
-    parts = [weights.embedding]
+    packed = [weight for name in MULTIPLYING for weight in _weights_of(model, name)]
+    parts = [model.network.weights.embedding]
     for weight in packed:
-        assert isinstance(weight, PackedWeight)
         parts += [weight.panels, *([] if weight.scales is None else [weight.scales])]
     return sum(part.nbytes for part in parts)
 
@@ -197,7 +195,7 @@ def _durations(steps: Sequence[TimedStep]) -> list[float]:
     return [after.launched_at - step.launched_at for step, after in pairwise(steps)]
 
 
-def _print_breakdown(config: ModelConfig, steps: Sequence[TimedStep], best: machine.MachineLimits) -> float:
+def _print_breakdown(model: LoadedModel, steps: Sequence[TimedStep], best: machine.MachineLimits) -> float:
     """A table of one step's operators; returns the share of a step that is none of them."""
     num_rows = steps[0].num_rows
     step_seconds = statistics.mean(_durations(steps))
@@ -208,7 +206,7 @@ def _print_breakdown(config: ModelConfig, steps: Sequence[TimedStep], best: mach
             name,
             f"{1000 * seconds:.2f} ms",
             f"{100 * seconds / step_seconds:.1f} %",
-            *_against_the_best(config, name, num_rows, _mean_context(steps), seconds, best),
+            *_against_the_best(model, name, num_rows, _mean_context(steps), seconds, best),
         )
         for name, seconds in means.items()
     ]
@@ -225,7 +223,7 @@ def _mean_context(steps: Sequence[TimedStep]) -> float:
 
 
 def _against_the_best(
-    config: ModelConfig,
+    model: LoadedModel,
     name: str,
     num_rows: int,
     num_context_tokens: float,
@@ -233,11 +231,16 @@ def _against_the_best(
     best: machine.MachineLimits,
 ) -> tuple[str, str, str]:
     """Rate, share of the machine's best, and which of its limits that is, of the operators that are bound."""
-    num_bytes = _bytes_read(config, name, num_context_tokens)
-    if num_bytes is None:
+    if name == "attention":
+        config = model.config  # keys and values, of two bytes each
+        num_bytes = 4 * config.num_layers * config.num_kv_heads * config.head_dim * num_context_tokens
+        operations = 0.0
+    elif weights := _weights_of(model, name):
+        num_bytes = sum(weight.panels.nbytes for weight in weights)
+        operations = 2.0 * num_rows * sum(weight.in_size * weight.out_size for weight in weights)
+    else:
         return "", "", ""
     seconds_of_reading = num_bytes / (best.read_gbps * GIGA)
-    operations = 0.0 if name == "attention" else 2.0 * num_rows * num_bytes  # a byte is a weight
     seconds_of_computing = operations / ((best.int8_gops or best.gflops) * GIGA)
     if seconds_of_reading > seconds_of_computing:
         return (
@@ -252,21 +255,19 @@ def _against_the_best(
     )
 
 
-def _bytes_read(config: ModelConfig, name: str, num_context_tokens: float) -> float | None:
-    """What a step in int8 reads of weights or of the cache; None for operators that read neither."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    heads = config.num_heads * config.head_dim
-    kv_heads = config.num_kv_heads * config.head_dim
-    per_layer = {
-        "qkv": hidden * (heads + 2 * kv_heads),
-        "attention_output": heads * hidden,
-        "gate_and_up": 2 * hidden * inner,
-        "down": inner * hidden,
-        "attention": 2 * 2 * kv_heads * num_context_tokens,  # keys and values of two bytes
-    }
+def _weights_of(model: LoadedModel, name: str) -> list[PackedWeight]:
+    """The weights that an operator multiplies with, of all layers; none where it multiplies with none."""
+    weights = model.network.weights
     if name == "output":
-        return hidden * config.vocab_size
-    return config.num_layers * per_layer[name] if name in per_layer else None
+        return _all_packed([weights.output])
+    projections = [getattr(layer, name, None) for layer in weights.layers]
+    return _all_packed([each.weight for each in projections if isinstance(each, Projection)])
+
+
+def _all_packed(weights: Sequence[Weight]) -> list[PackedWeight]:
+    packed = [weight for weight in weights if isinstance(weight, PackedWeight)]
+    assert len(packed) == len(weights), "this benchmark is about the native operators"
+    return packed
 
 
 if __name__ == "__main__":
