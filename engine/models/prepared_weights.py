@@ -81,8 +81,9 @@ def _read(path: Path, fingerprint: str) -> dict[str, PackedWeight]:
             metadata = file.metadata() or {}
             if metadata.pop(_FINGERPRINT, None) != fingerprint:
                 return {}
+            names = file.keys()
             # Copies, as memory of our own begins where a vector does.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name).clone() for name in names}
     except FileNotFoundError:
         return {}
     except (OSError, SafetensorError) as error:

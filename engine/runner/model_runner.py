@@ -23,7 +23,7 @@ NOT_FINITE = "the model's output for this sequence is not a number"
 
 @dataclass(frozen=True, kw_only=True)
 class InFlight:
-    """A launched step: what it reads is laid out, and on a GPU it is under way."""
+    """A launched step: what it reads is laid out."""
 
     step_id: int
     sampling_rows: tuple[PlannedRow, ...]
@@ -65,7 +65,7 @@ class ModelRunner:
         )
 
     def collect(self, in_flight: InFlight) -> StepResult:
-        """Computes a launched step, without the interpreter lock.
+        """Computes a launched step; native operators and GPUs work without the interpreter lock.
 
         What is wrong with one row is the error of its sequence alone.
         """

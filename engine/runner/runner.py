@@ -6,13 +6,13 @@ from engine.core.step import StepPlan, StepResult
 
 
 class Runner(Protocol):
-    """Computes plans. Between `launch` and the end of `collect` others may run: it holds no interpreter lock.
+    """Computes plans. Other threads may work while `collect` does: it gives up the interpreter lock.
 
     What `launch` returns is the runner's own: the loop only hands it back.
     """
 
     def launch(self, plan: StepPlan) -> Any:
-        """Makes `plan` ready, and starts it where something else computes, as a GPU does."""
+        """Makes `plan` ready to be computed; may start it."""
 
     def collect(self, in_flight: Any) -> StepResult:
-        """The result of a launched plan."""
+        """The result of a launched plan, computed or waited for."""
