@@ -1,12 +1,15 @@
 """A step while it is planned: the rows so far, and the room that is left in it."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from engine.core.limits import Limits
 from engine.core.predictor import StepLoad, StepTimeModel
 from engine.core.sequence import GenerationParams, Sequence
-from engine.core.step import PlannedRow, SamplingParams, StepPlan
+from engine.core.step import PlannedRow, SamplingParams, StepPlan, prefill_pairs
+
+ROUNDING = 1e-6  # of a token: sums of seconds are not exact, and whoever is given a token's time gets it
 
 
 class StepDraft:
@@ -20,13 +23,20 @@ class StepDraft:
         self._chunks: dict[Sequence, int] = {}  # tokens, after those that are computed
         self._num_prefill_tokens = 0
         self._num_context_tokens = 0
+        self._num_prefill_pairs = 0
+        self._longest_seconds = math.inf  # what prefill may make of the step; infinite if nobody minds
         self.num_recomputed_tokens = 0
         self.num_kept_tokens = 0  # of the prefill room, for whom they are due to
 
     @property
     def load(self) -> StepLoad:
         """What the rows so far amount to."""
-        return StepLoad(self._num_prefill_tokens, len(self._decode_rows), self._num_context_tokens)
+        return StepLoad(
+            self._num_prefill_tokens,
+            len(self._decode_rows),
+            self._num_context_tokens,
+            self._num_prefill_pairs,
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -35,9 +45,35 @@ class StepDraft:
 
     @property
     def prefill_room(self) -> int:
-        """Prefill tokens that may still join."""
-        used = self._num_prefill_tokens + self.num_kept_tokens
-        return max(0, min(self._prefill_budget, self._token_budget - len(self._decode_rows)) - used)
+        """Prefill tokens that may still join if they attend to nothing before them."""
+        most = min(self._prefill_budget, self._token_budget - len(self._decode_rows))
+        room = most - self._num_prefill_tokens
+        if self._longest_seconds < math.inf:
+            in_time = self._seconds_left / self._step_time.seconds_per_prefill_token
+            room = min(room, math.floor(in_time + ROUNDING))
+        return max(0, room - self.num_kept_tokens)
+
+    def room_for(self, sequence: Sequence, *, reserve: int = 0) -> int:
+        """Prefill tokens of a sequence that may still join, beside `reserve` tokens of others.
+
+        The more stands before them, the fewer they are; but while there is room at all one may always join,
+        or a prompt could be too long ever to move on.
+        """
+        most = self.prefill_room - reserve
+        if most <= 0 or self._longest_seconds == math.inf:
+            return max(0, most)
+        kept_seconds = (reserve + self.num_kept_tokens) * self._step_time.seconds_per_prefill_token
+        num_planned, num_computed = self.num_planned_tokens(sequence), sequence.num_computed_tokens
+        fitting = self._step_time.chunk_within(
+            self._seconds_left - kept_seconds,
+            num_computed + num_planned,
+            num_read_tokens=0 if num_planned else num_computed,
+        )
+        return min(most, max(1, fitting))
+
+    @property
+    def _seconds_left(self) -> float:
+        return self._longest_seconds - self._step_time.seconds(self.load)
 
     @property
     def decode_room(self) -> int:
@@ -45,31 +81,27 @@ class StepDraft:
         return max(0, self._token_budget - len(self._decode_rows) - self._num_prefill_tokens)
 
     def keep_within(self, seconds: float, *, at_least: int) -> None:
-        """Lets no more prefill join than what is predicted to end in time; `at_least` tokens always may.
+        """Lets no more prefill join than what is predicted to end in time.
 
-        Rows that take longer already are no reason: what cannot be kept shall not cost anything.
+        The time of `at_least` tokens without context is given always. Rows that take longer already are no
+        reason: what cannot be kept shall not cost anything.
         """
-        if self._step_time.seconds(self.load) > seconds:
-            return
-        more = self._step_time.prefill_tokens_within(seconds, self.load)
-        if more is not None:
-            self._hold(max(at_least, more))
+        if self._step_time.seconds(self.load) <= seconds:
+            self.stop_at(seconds, at_least=at_least)
 
     def stop_at(self, seconds: float, *, at_least: int) -> None:
-        """As `keep_within`, but what takes longer already gets `at_least` tokens more and no others."""
-        more = self._step_time.prefill_tokens_within(seconds, self.load)
-        if more is not None:
-            self._hold(max(at_least, more))
+        """As `keep_within`, but what takes longer already gets the time of `at_least` tokens and no more."""
+        if not self._step_time.knows_prefill:
+            return
+        least = self._step_time.seconds(self.load) + at_least * self._step_time.seconds_per_prefill_token
+        self._longest_seconds = min(self._longest_seconds, max(seconds, least))
 
     @contextmanager
     def own_hold(self) -> Iterator[None]:
         """Whatever holds back prefill within the block does so no longer after it."""
-        before = self._prefill_budget
+        before = self._longest_seconds
         yield
-        self._prefill_budget = before
-
-    def _hold(self, num_more_tokens: int) -> None:
-        self._prefill_budget = min(self._prefill_budget, self._num_prefill_tokens + num_more_tokens)
+        self._longest_seconds = before
 
     def add_decodes(self, sequences: list[Sequence]) -> None:
         """A row for each sequence that decodes: its newest token."""
@@ -94,14 +126,16 @@ class StepDraft:
 
     def add_chunk(self, sequence: Sequence, num_tokens: int) -> None:
         """The next `num_tokens` of a sequence's known text; they lengthen the chunk that it has, if any."""
-        if sequence not in self._chunks:
-            self._num_context_tokens += sequence.num_computed_tokens
+        num_planned, num_computed = self.num_planned_tokens(sequence), sequence.num_computed_tokens
+        if not num_planned:
+            self._num_context_tokens += num_computed
         self._num_prefill_tokens += num_tokens
-        self._chunks[sequence] = self.num_planned_tokens(sequence) + num_tokens
+        self._num_prefill_pairs += prefill_pairs(num_computed + num_planned, num_tokens)
+        self._chunks[sequence] = num_planned + num_tokens
 
     def plan(self, step_id: int) -> StepPlan:
         """The step as data."""
-        budget = min(self._token_budget, len(self._decode_rows) + self._prefill_budget)
+        budget = len(self._decode_rows) + self._num_prefill_tokens + self.prefill_room
         return StepPlan(
             step_id=step_id,
             rows=(*self._decode_rows, *(_chunk_row(*chunk) for chunk in self._chunks.items())),
@@ -110,6 +144,7 @@ class StepDraft:
             num_prefill_tokens=self._num_prefill_tokens,
             num_recomputed_tokens=self.num_recomputed_tokens,
             num_context_tokens=self._num_context_tokens,
+            num_prefill_pairs=self._num_prefill_pairs,
         )
 
 

@@ -3,6 +3,7 @@
 Decides who runs; ends nobody. Read `plan` first.
 """
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -156,7 +157,7 @@ class Planner:
         kept = self._long_lane_part(room)
         for sequence in begun:
             if sequence not in long:
-                self._add_chunk(sequence, self._draft.prefill_room - kept)
+                self._add_chunk(sequence, reserve=kept)
         if self._long_lane is None and self._is_long_lanes_turn():
             self._let_into_long_lane(kept)
         others = [each for each in long if each is not self._long_lane]
@@ -164,7 +165,7 @@ class Planner:
         if self._long_lane is None:
             self._let_into_long_lane(kept)
         else:
-            self._add_chunk(self._long_lane, self._draft.prefill_room)
+            self._add_chunk(self._long_lane)
         if kept:  # long prompts did not take what was kept for them
             self._share_what_is_left()
 
@@ -173,7 +174,7 @@ class Planner:
         if self._draft.prefill_room <= 0:
             return
         for sequence in self._in_fair_order(self._look_at_running().begun):
-            self._add_chunk(sequence, self._draft.prefill_room)
+            self._add_chunk(sequence)
         room = self._roster.rooms[INTERACTIVE]
         self._admit(INTERACTIVE, room.short, room.long)
 
@@ -255,7 +256,9 @@ class Planner:
         most = self._draft.decode_room
         if seconds is not None:
             left = seconds - self._step_time.seconds(self._draft.load)
-            most = min(most, max(at_least, int(left / self._step_time.seconds_per_decode_row)))
+            costs = (self._step_time.decode_row_seconds(each.num_computed_tokens) for each in decoding)
+            in_time = sum(end <= left for end in itertools.accumulate(costs))
+            most = min(most, max(at_least, in_time))
         for sequence in decoding[:most]:
             if sequence.id in self._roster.running and not self._way.grow_offline(sequence):
                 self._way.park(sequence)
@@ -268,7 +271,7 @@ class Planner:
         room = self._roster.rooms[OFFLINE]
         begun = (each for each in self._roster.running_offline() if not each.is_decoding)
         for sequence in self._in_fair_order(begun):
-            self._add_chunk(sequence, self._draft.prefill_room)
+            self._add_chunk(sequence)
         self._admit(OFFLINE, room.short, room.long)
 
     # --- admission -------------------------------------------------------------------------------------
@@ -297,7 +300,7 @@ class Planner:
         while self._draft.prefill_room > reserve and len(skipped) < MAX_TRIES:
             candidates = turns.candidates()
             if going_on and not (candidates and self._is_before(candidates[0], going_on[0])):
-                self._add_chunk(going_on.pop(0), self._draft.prefill_room - reserve)
+                self._add_chunk(going_on.pop(0), reserve=reserve)
                 continue
             if not candidates:
                 return let_in
@@ -306,7 +309,8 @@ class Planner:
             if obstacle is None and not self._way.make_room_for_newcomer(chosen):
                 obstacle = WaitReason.KV_BLOCKS
             if obstacle is None:
-                self._start(chosen, most=self._draft.prefill_room - reserve)
+                self._start(chosen)
+                self._add_chunk(chosen, reserve=reserve)
                 turns.was_taken(chosen)
                 let_in.append(chosen)
                 for sequence in skipped:
@@ -401,7 +405,7 @@ class Planner:
         others = (each for each in self._roster.started() if each is not sequence)
         return [each for each in others if each.is_interactive or not sequence.is_interactive]
 
-    def _start(self, sequence: Sequence, *, most: int) -> None:
+    def _start(self, sequence: Sequence) -> None:
         self._way.vacate_seats(for_more=1)
         is_first = sequence.scheduled_at is None
         self._roster.start(sequence)
@@ -409,7 +413,6 @@ class Planner:
         if is_first:
             self._note_first_admission(sequence)
         self._account(sequence, self._roster.charge_cached(sequence, self._now))
-        self._add_chunk(sequence, most)
 
     def _note_first_admission(self, sequence: Sequence) -> None:
         num_cached = sequence.num_computed_tokens
@@ -432,14 +435,15 @@ class Planner:
             assert loser is not None, "there is at least one seat"
             self._way.park(loser)
         if self._memory.cache.num_blocks_to_admit(oldest) <= self._memory.cache.num_free_blocks:
-            self._start(oldest, most=0)  # its rows come with those of the others
+            self._start(oldest)  # its rows come with those of the others
 
     # --- rows ------------------------------------------------------------------------------------------
 
-    def _add_chunk(self, sequence: Sequence, most: int) -> None:
+    def _add_chunk(self, sequence: Sequence, *, reserve: int = 0) -> None:
+        """As much of a sequence's chunk as there is room for beside `reserve` tokens of others."""
         num_planned = self._draft.num_planned_tokens(sequence)
         whole = min(sequence.num_uncomputed_tokens, self._limits.prefill_chunk_size)
-        num_tokens = min(whole - num_planned, most)
+        num_tokens = min(whole - num_planned, self._draft.room_for(sequence, reserve=reserve))
         if num_tokens <= 0:
             return
         start = sequence.num_computed_tokens + num_planned

@@ -21,38 +21,48 @@ LEAST_SECONDS_PER_TOKEN = 1e-8  # no machine is faster
 OPTIMISM = 0.8
 OPTIMISTIC_STEPS = 8  # the fastest of so many fits counts, so that no single step makes a bound rise
 
-# Tokens, rows and context of a step of ordinary size, so that the four columns are of one magnitude.
-PREFILL_SCALE, DECODE_SCALE, CONTEXT_SCALE = 512, 32, 32_768
+# Amounts in a step of ordinary size, so that all columns are of one magnitude.
+PREFILL_SCALE, DECODE_SCALE, CONTEXT_SCALE, PAIR_SCALE = 512, 32, 32_768, 2**20
+NUM_COSTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
-    """The work of one step. `num_context_tokens`: in the cache, read by attention, summed over rows."""
+    """The work of one step.
+
+    `num_context_tokens`: in the cache before it, read by attention, summed over rows. `num_prefill_pairs`:
+    of a token of a chunk and one that it attends to, summed over chunks.
+    """
 
     num_prefill_tokens: int = 0
     num_decode_rows: int = 0
     num_context_tokens: int = 0
+    num_prefill_pairs: int = 0
 
 
 class StepTimeModel:
-    """seconds = a + b * prefill tokens + c * decode rows + d * context tokens; none of the four is negative.
+    """seconds = a + b * prefill tokens + c * decode rows + d * context tokens + e * prefill pairs.
 
-    The linear form is HyGen's. It is fitted by recursive least squares in information form, on relative
-    errors. A step makes older ones fade only in the direction that it speaks about itself (Cao and Schwartz,
-    "A directional forgetting algorithm", 2000): thousands of steps that only decode leave the cost of
-    prefill as it was learned, and no covariance winds up. A step that is far slower than predicted is left
-    out, unless its kind of load is so new that the prediction meant nothing.
+    None of the five is negative. The linear form is HyGen's, with the pairs added: a chunk at the end of a
+    long prompt costs several times what it costs at the start.
+
+    It is fitted by recursive least squares in information form, on relative errors. A step makes older ones
+    fade only in the direction that it speaks about itself (Cao and Schwartz, "A directional forgetting
+    algorithm", 2000): thousands of steps that only decode leave the cost of prefill as it was learned, and
+    no covariance winds up. A step that is far slower than predicted is left out, unless its kind of load is
+    so new that the prediction meant nothing.
     """
 
     def __init__(self) -> None:
         self._num_steps = 0
         self._num_prefill_steps = 0
-        self._information = [[0.0] * 4 for _ in range(4)]
-        self._evidence = [0.0] * 4  # information times coefficients
-        self._fit = [0.0] * 4  # of the scaled columns, never negative
+        self._information = [[0.0] * NUM_COSTS for _ in range(NUM_COSTS)]
+        self._evidence = [0.0] * NUM_COSTS  # information times coefficients
+        self._fit = [0.0] * NUM_COSTS  # of the scaled columns, never negative
         self._spread = 0.1  # the usual size of errors, as a share of the prediction
         self._drift = 0.0  # their mean, with the sign
-        self._per_step = self._per_prefill_token = self._per_decode_row = self._per_context_token = 0.0
+        self._per_step = self._per_prefill_token = self._per_decode_row = 0.0
+        self._per_context_token = self._per_prefill_pair = 0.0
         self._low_prefill_fits = deque([0.0] * OPTIMISTIC_STEPS, maxlen=OPTIMISTIC_STEPS)
         self._low_decode_fits = deque([(0.0, 0.0)] * OPTIMISTIC_STEPS, maxlen=OPTIMISTIC_STEPS)
 
@@ -62,14 +72,20 @@ class StepTimeModel:
         return self._num_steps >= LEAST_STEPS
 
     @property
-    def seconds_per_prefill_token(self) -> float:
-        """What one more prompt token costs; above zero always."""
-        return max(self._per_prefill_token, LEAST_SECONDS_PER_TOKEN)
+    def knows_prefill(self) -> bool:
+        """Whether there is an opinion on what prompt tokens cost: none before any step had some."""
+        return self.is_trained and self._num_prefill_steps > 0
 
     @property
-    def seconds_per_decode_row(self) -> float:
-        """What one more decoding sequence costs, without its context; above zero always."""
-        return max(self._per_decode_row, LEAST_SECONDS_PER_TOKEN)
+    def seconds_per_prefill_token(self) -> float:
+        """What one more prompt token costs, without what it attends to; above zero always."""
+        return max(self._per_prefill_token, LEAST_SECONDS_PER_TOKEN)
+
+    def decode_row_seconds(self, num_context_tokens: int) -> float:
+        """What one more decoding sequence costs; above zero always."""
+        return max(
+            self._per_decode_row + self._per_context_token * num_context_tokens, LEAST_SECONDS_PER_TOKEN
+        )
 
     def seconds(self, load: StepLoad) -> float:
         """The predicted duration; 0.0 while untrained."""
@@ -78,17 +94,21 @@ class StepTimeModel:
             + self._per_prefill_token * load.num_prefill_tokens
             + self._per_decode_row * load.num_decode_rows
             + self._per_context_token * load.num_context_tokens
+            + self._per_prefill_pair * load.num_prefill_pairs
         )
 
-    def prefill_tokens_within(self, seconds: float, load: StepLoad) -> int | None:
-        """How many more prompt tokens may join `load` within `seconds`: 0 if none, None without an opinion.
+    def chunk_within(self, seconds: float, start: int, *, num_read_tokens: int) -> int:
+        """How many tokens of a prompt fit into `seconds` when `start` stand before them; 0 if none.
 
-        There is no opinion while untrained, and before any step had prompt tokens.
+        `num_read_tokens`: those of the context that no chunk of the step reads yet. n tokens take
+        d * read + (b + e * (start + 1/2)) * n + e/2 * n^2, so this is the root of a quadratic.
         """
-        if not self.is_trained or self._num_prefill_steps == 0:
-            return None
-        room = seconds - self.seconds(load)
-        return max(0, int(room / self.seconds_per_prefill_token))
+        left = seconds - self._per_context_token * num_read_tokens
+        if left <= 0:
+            return 0
+        per_pair = self._per_prefill_pair
+        linear = self.seconds_per_prefill_token + per_pair * (start + 0.5)
+        return int(2 * left / (linear + math.sqrt(linear * linear + 2 * per_pair * left)))
 
     def least_seconds(self, num_prefill_tokens: int, num_decodes: int, max_tokens_per_step: int) -> float:
         """A time that so much prefill, then so many steps of one row, cannot be faster than; 0.0 if unknown.
@@ -99,7 +119,7 @@ class StepTimeModel:
         if not self.is_trained:
             return 0.0
         num_steps = -(-num_prefill_tokens // max_tokens_per_step) + num_decodes
-        work = [num_steps, num_prefill_tokens / PREFILL_SCALE, num_decodes / DECODE_SCALE, 0.0]
+        work = [num_steps, num_prefill_tokens / PREFILL_SCALE, num_decodes / DECODE_SCALE, 0.0, 0.0]
         fastest = work[1] * min(self._low_prefill_fits) + min(
             num_steps * per_step + work[2] * per_row for per_step, per_row in self._low_decode_fits
         )
@@ -115,6 +135,7 @@ class StepTimeModel:
             load.num_prefill_tokens / PREFILL_SCALE,
             load.num_decode_rows / DECODE_SCALE,
             load.num_context_tokens / CONTEXT_SCALE,
+            load.num_prefill_pairs / PAIR_SCALE,
         ]
         predicted = max(_dot(columns, self._fit), LEAST_UNIT_SECONDS)
         if not self.is_trained:
@@ -191,6 +212,7 @@ class StepTimeModel:
         self._per_prefill_token = self._fit[1] / PREFILL_SCALE
         self._per_decode_row = self._fit[2] / DECODE_SCALE
         self._per_context_token = self._fit[3] / CONTEXT_SCALE
+        self._per_prefill_pair = self._fit[4] / PAIR_SCALE
 
     def _uncertainty(self, row: Row[float]) -> float:
         """The variance of what the fit says of `row`, in units of one observation's."""
@@ -198,7 +220,9 @@ class StepTimeModel:
 
 
 def _dot(left: Row[float], right: Row[float]) -> float:
-    return left[0] * right[0] + left[1] * right[1] + left[2] * right[2] + left[3] * right[3]
+    a0, a1, a2, a3, a4 = left
+    b0, b1, b2, b3, b4 = right
+    return a0 * b0 + a1 * b1 + a2 * b2 + a3 * b3 + a4 * b4
 
 
 def _solve_nonnegative(matrix: Row[Row[float]], target: Row[float]) -> list[float]:
@@ -216,30 +240,38 @@ def _without(
     fixed: int, matrix: Row[Row[float]], target: Row[float]
 ) -> tuple[list[list[float]], list[float]]:
     """The equations when one variable is zero: its own says just that, the others do not mention it."""
-    kept = [[0.0 if fixed in (i, j) else matrix[i][j] for j in range(4)] for i in range(4)]
+    kept = [
+        [0.0 if fixed in (i, j) else value for j, value in enumerate(line)] for i, line in enumerate(matrix)
+    ]
     kept[fixed][fixed] = 1.0
-    return kept, [0.0 if i == fixed else target[i] for i in range(4)]
+    return kept, [0.0 if i == fixed else value for i, value in enumerate(target)]
 
 
 def _solve(matrix: Row[Row[float]], target: Row[float]) -> list[float]:
-    """Solves four equations with a symmetric positive matrix, L D L' written out: a third of a loop's time.
+    """Solves five equations with a symmetric positive matrix, L D L' written out: a fifth of a loop's time.
 
     Rounding must not turn a column that depends on others into one known precisely, hence the least pivots.
     """
-    (m00, m01, m02, m03), (_, m11, m12, m13), (_, _, m22, m23), (_, _, _, m33) = matrix
-    y0, y1, y2, y3 = target
-    l1, l2, l3 = m01 / m00, m02 / m00, m03 / m00
+    (m00, m01, m02, m03, m04), (_, m11, m12, m13, m14), (_, _, m22, m23, m24) = matrix[:3]
+    (*_, m33, m34), (*_, m44) = matrix[3:]
+    y0, y1, y2, y3, y4 = target
+    l1, l2, l3, l4 = m01 / m00, m02 / m00, m03 / m00, m04 / m00
     d1 = max(m11 - l1 * m01, LEAST_PIVOT * m11)
-    p2, p3 = m12 - l1 * m02, m13 - l1 * m03
-    k2, k3 = p2 / d1, p3 / d1
+    p2, p3, p4 = m12 - l1 * m02, m13 - l1 * m03, m14 - l1 * m04
+    k2, k3, k4 = p2 / d1, p3 / d1, p4 / d1
     d2 = max(m22 - l2 * m02 - k2 * p2, LEAST_PIVOT * m22)
-    q3 = m23 - l2 * m03 - k2 * p3
-    j3 = q3 / d2
+    q3, q4 = m23 - l2 * m03 - k2 * p3, m24 - l2 * m04 - k2 * p4
+    j3, j4 = q3 / d2, q4 / d2
     d3 = max(m33 - l3 * m03 - k3 * p3 - j3 * q3, LEAST_PIVOT * m33)
+    r4 = m34 - l3 * m04 - k3 * p4 - j3 * q4
+    i4 = r4 / d3
+    d4 = max(m44 - l4 * m04 - k4 * p4 - j4 * q4 - i4 * r4, LEAST_PIVOT * m44)
     y1 -= l1 * y0
     y2 -= l2 * y0 + k2 * y1
     y3 -= l3 * y0 + k3 * y1 + j3 * y2
-    x3 = y3 / d3
-    x2 = y2 / d2 - j3 * x3
-    x1 = y1 / d1 - k2 * x2 - k3 * x3
-    return [y0 / m00 - l1 * x1 - l2 * x2 - l3 * x3, x1, x2, x3]
+    y4 -= l4 * y0 + k4 * y1 + j4 * y2 + i4 * y3
+    x4 = y4 / d4
+    x3 = y3 / d3 - i4 * x4
+    x2 = y2 / d2 - j3 * x3 - j4 * x4
+    x1 = y1 / d1 - k2 * x2 - k3 * x3 - k4 * x4
+    return [y0 / m00 - l1 * x1 - l2 * x2 - l3 * x3 - l4 * x4, x1, x2, x3, x4]

@@ -161,7 +161,9 @@ class Scheduler:
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """Learns how long a step of this load takes."""
-        load = StepLoad(plan.num_prefill_tokens, plan.num_decode_rows, plan.num_context_tokens)
+        load = StepLoad(
+            plan.num_prefill_tokens, plan.num_decode_rows, plan.num_context_tokens, plan.num_prefill_pairs
+        )
         self.step_time.observe(load, seconds)
 
     def newest(self, plan: StepPlan) -> set[str]:

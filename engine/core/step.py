@@ -36,6 +36,14 @@ class PlannedRow(NamedTuple):
     sampling: SamplingParams | None
 
 
+def prefill_pairs(start: int, num_tokens: int) -> int:
+    """Of a token in a chunk and one that it attends to, when `start` tokens stand before the chunk.
+
+    A token attends to all of those, to itself, and to the chunk's tokens before it.
+    """
+    return num_tokens * start + num_tokens * (num_tokens + 1) // 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
     """Rows of one step: decode rows (one token each) first, then prefill chunks."""
@@ -57,6 +65,9 @@ class StepPlan:
     num_context_tokens: int = 0
     """Tokens already in the cache that the rows' attention reads, summed over rows."""
 
+    num_prefill_pairs: int = 0
+    """Of a token in a chunk and one that it attends to, summed over chunks."""
+
     @property
     def num_tokens(self) -> int:
         """Tokens computed by the step, over all rows."""
@@ -67,12 +78,14 @@ class StepPlan:
         rows = tuple(row for row in self.rows if row.sequence_id not in sequence_ids)
         decodes = self.rows[: self.num_decode_rows]
         num_decode_rows = sum(row.sequence_id not in sequence_ids for row in decodes)
+        chunks = rows[num_decode_rows:]
         return replace(
             self,
             rows=rows,
             num_decode_rows=num_decode_rows,
-            num_prefill_tokens=sum(len(row.token_ids) for row in rows[num_decode_rows:]),
+            num_prefill_tokens=sum(len(row.token_ids) for row in chunks),
             num_context_tokens=sum(row.start for row in rows),
+            num_prefill_pairs=sum(prefill_pairs(row.start, len(row.token_ids)) for row in chunks),
         )
 
 

@@ -6,22 +6,33 @@ from collections.abc import Iterator
 import pytest
 
 from engine.core.predictor import StepLoad, StepTimeModel
+from engine.core.step import prefill_pairs
 
-MIXED = StepLoad(num_prefill_tokens=700, num_decode_rows=20, num_context_tokens=30_000)
+MIXED = StepLoad(
+    num_prefill_tokens=700, num_decode_rows=20, num_context_tokens=30_000, num_prefill_pairs=500_000
+)
 DECODES = StepLoad(num_decode_rows=8, num_context_tokens=8_000)
 
 
 def true_seconds(load: StepLoad) -> float:
     return (
-        0.004 + 2e-5 * load.num_prefill_tokens + 1e-4 * load.num_decode_rows + 2e-8 * load.num_context_tokens
+        0.004
+        + 2e-5 * load.num_prefill_tokens
+        + 1e-4 * load.num_decode_rows
+        + 2e-8 * load.num_context_tokens
+        + 1e-8 * load.num_prefill_pairs
     )
 
 
 def random_loads(num_steps: int, seed: int = 0) -> Iterator[StepLoad]:
     dice = random.Random(seed)
     for _ in range(num_steps):
+        num_prefill_tokens = dice.choice([0, 0, dice.randint(1, 2048)])
         yield StepLoad(
-            dice.choice([0, 0, dice.randint(1, 2048)]), dice.randint(0, 64), dice.randint(0, 100_000)
+            num_prefill_tokens,
+            dice.randint(0, 64),
+            dice.randint(0, 100_000),
+            prefill_pairs(dice.randint(0, 4096), num_prefill_tokens),
         )
 
 
@@ -40,9 +51,12 @@ def trained() -> StepTimeModel:
     return model
 
 
-def test_the_four_costs_are_learned(trained: StepTimeModel) -> None:
+def test_the_five_costs_are_learned(trained: StepTimeModel) -> None:
     assert trained.seconds_per_prefill_token == pytest.approx(2e-5, rel=0.01)
-    assert trained.seconds_per_decode_row == pytest.approx(1e-4, rel=0.01)
+    assert trained.decode_row_seconds(0) == pytest.approx(1e-4, rel=0.01)
+    assert trained.decode_row_seconds(10_000) == pytest.approx(3e-4, rel=0.01)
+    pairs = StepLoad(num_prefill_pairs=10**6)
+    assert trained.seconds(pairs) - trained.seconds(StepLoad()) == pytest.approx(0.01, rel=0.01)
     assert trained.seconds(StepLoad()) == pytest.approx(0.004, rel=0.01)
     assert trained.seconds(MIXED) == pytest.approx(true_seconds(MIXED), rel=0.01)
 
@@ -58,7 +72,7 @@ def test_there_is_no_opinion_before_enough_steps() -> None:
     feed(model, 15)
     assert not model.is_trained
     assert model.seconds(MIXED) == 0.0
-    assert model.prefill_tokens_within(1.0, MIXED) is None
+    assert not model.knows_prefill
     assert model.least_seconds(1_000, 10, 512) == 0.0
 
 
@@ -72,7 +86,7 @@ def test_there_is_no_opinion_on_prefill_that_was_never_seen() -> None:
     model = StepTimeModel()
     for _ in range(50):
         model.observe(DECODES, true_seconds(DECODES))
-    assert model.prefill_tokens_within(1.0, DECODES) is None
+    assert not model.knows_prefill
 
 
 def test_a_duration_of_zero_is_no_measurement() -> None:
@@ -119,7 +133,9 @@ def test_one_cost_that_changes_is_learned_anew() -> None:
     feed(model, 2_000)
     for load in random_loads(1_500, seed=4):
         model.observe(load, true_seconds(load) + 1e-6 * load.num_prefill_tokens)
-    assert model.seconds_per_prefill_token == pytest.approx(2.1e-5, rel=0.005)
+    assert model.seconds(MIXED) == pytest.approx(true_seconds(MIXED) + 7e-4, rel=0.01)
+    # Tokens and pairs rise together, so how much is whose shows later than what they cost together.
+    assert model.seconds_per_prefill_token == pytest.approx(2.1e-5, rel=0.02)
 
 
 def test_a_machine_that_becomes_faster_is_followed(trained: StepTimeModel) -> None:
@@ -176,16 +192,27 @@ def test_no_cost_is_negative_when_loads_go_together() -> None:
 def test_costs_have_a_floor_above_zero() -> None:
     model = StepTimeModel()
     assert model.seconds_per_prefill_token > 0
-    assert model.seconds_per_decode_row > 0
+    assert model.decode_row_seconds(0) > 0
 
 
-def test_as_much_prefill_joins_as_the_prediction_allows(trained: StepTimeModel) -> None:
-    num_tokens = trained.prefill_tokens_within(0.03, DECODES)
-    assert num_tokens == pytest.approx((0.03 - true_seconds(DECODES)) / 2e-5, rel=0.02)
+@pytest.mark.parametrize("start", [0, 500, 8_000])
+def test_the_largest_chunk_within_a_time_just_fits(trained: StepTimeModel, start: int) -> None:
+    def seconds(num_tokens: int) -> float:
+        pairs = prefill_pairs(start, num_tokens)
+        return trained.seconds(StepLoad(num_tokens, 0, start, pairs)) - trained.seconds(StepLoad())
+
+    num_tokens = trained.chunk_within(0.03, start, num_read_tokens=start)
+    assert seconds(num_tokens) <= 0.03 < seconds(num_tokens + 1)
 
 
-def test_no_prefill_joins_a_step_that_is_too_long_already(trained: StepTimeModel) -> None:
-    assert trained.prefill_tokens_within(0.001, MIXED) == 0
+def test_a_chunk_at_the_end_of_a_long_prompt_is_smaller_than_one_at_its_start(trained: StepTimeModel) -> None:
+    at_start = trained.chunk_within(0.03, 0, num_read_tokens=0)
+    assert trained.chunk_within(0.03, 8_000, num_read_tokens=8_000) < at_start / 3
+
+
+def test_no_token_fits_where_reading_the_context_takes_all_the_time(trained: StepTimeModel) -> None:
+    assert trained.chunk_within(0.001, 100_000, num_read_tokens=100_000) == 0
+    assert trained.chunk_within(-0.001, 0, num_read_tokens=0) == 0
 
 
 def test_the_least_time_is_below_the_true_one_but_not_far(trained: StepTimeModel) -> None:

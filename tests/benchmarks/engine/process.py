@@ -28,7 +28,7 @@ from tests.builders.simulator.requests import quantile
 NUM_RUNS: Final = 3
 NUM_SHORT: Final = 8
 NUM_SHORT_TOKENS: Final = 32
-NUM_ANSWER_TOKENS: Final = 200
+NUM_ANSWER_TOKENS: Final = 700  # more than the steps that the long prompt takes beside them
 NUM_LONG_TOKENS: Final = 4096
 START_TIMEOUT_SECONDS: Final = 120.0
 MIB: Final = 1024**2
@@ -154,6 +154,7 @@ async def _watch(peer: Peer, num_long_tokens: int) -> Seen:
         if num_long_tokens and long_sent_at is None and len(latest) == NUM_SHORT:
             long_sent_at = time.perf_counter()
             await peer.send(_request("long", num_long_tokens, 1))
+    assert seen.long_ttft_seconds or not num_long_tokens, "the short answers ended before the long prompt"
     return seen
 
 

@@ -4,6 +4,7 @@ They count for themselves, from plans and block tables. Where they ask the sched
 see, or for limits that they then apply on their own.
 """
 
+import math
 from collections import Counter, defaultdict
 
 from engine.core.admission import offline_blocks, usable_blocks
@@ -12,12 +13,15 @@ from engine.core.outcome import Refusal, RefusalReason
 from engine.core.planner import MAX_SKIPS, MAX_TRIES
 from engine.core.predictor import StepLoad
 from engine.core.sequence import Sequence, SequenceClass
-from engine.core.step import StepPlan
+from engine.core.step import PlannedRow, StepPlan, prefill_pairs
 from engine.core.waiting import MAX_ITEMS_AHEAD
 from tests.builders.scheduler_world.world import World
 
 PATIENCE_STEPS = 16  # in so many steps the oldest interactive sequence gets on, whatever else happens
 KNOWN_SHARE = 0.4  # of an answer's true time that the scheduler must know it takes
+
+
+Rows = list[PlannedRow] | tuple[PlannedRow, ...]
 
 
 class Watcher:
@@ -55,6 +59,10 @@ class Budgets(Watcher):
         assert all(len(row.token_ids) == 1 for row in decodes)
         assert num_prefill_tokens == plan.num_prefill_tokens
         assert sum(row.start for row in plan.rows) == plan.num_context_tokens
+        pairs = (
+            position + 1 for row in chunks for position in range(row.start, row.start + len(row.token_ids))
+        )
+        assert sum(pairs) == plan.num_prefill_pairs
         assert len({row.sequence_id for row in plan.rows}) == len(plan.rows), "two rows of one sequence"
         assert num_prefill_tokens <= limits.max_num_prefill_tokens, "too much prefill"
         assert all(len(row.token_ids) <= limits.prefill_chunk_size for row in chunks), "a chunk is too large"
@@ -185,7 +193,7 @@ class Conservation(Watcher):
             assert held or not world.live, "there is work and none is held, and nothing is computed"
             return
         room = self._room(world, plan)
-        if room <= 0:
+        if room <= 0 or self._seconds_left(world, plan) <= 0:
             return
         num_planned = {row.sequence_id: len(row.token_ids) for row in plan.rows}
         for sequence in world.running:
@@ -196,22 +204,44 @@ class Conservation(Watcher):
         self._check_waiting(world, room)
 
     def _room(self, world: World, plan: StepPlan) -> int:
-        """Interactive prompt tokens for which there was still room when offline work had its turn."""
+        """Interactive prompt tokens for which limits still left room when offline work had its turn."""
         limits = world.scheduler.limits
-        rows = [row for row in plan.rows if world.live[row.sequence_id].is_interactive]
-        decodes = plan.rows[: plan.num_decode_rows]
-        decodes = tuple(row for row in decodes if world.live[row.sequence_id].is_interactive)
+        decodes, chunks, offline = self._rows(world, plan)
         budget = min(limits.max_num_prefill_tokens, limits.max_num_batched_tokens - len(decodes))
-        if decodes and world.itl_guard_seconds is not None:
-            load = StepLoad(0, len(decodes), sum(row.start for row in decodes))
-            more = world.scheduler.step_time.prefill_tokens_within(world.itl_guard_seconds, load)
-            least = max(1, limits.prefill_chunk_size // 4)
-            budget = budget if more is None else min(budget, max(least, more))
-        num_interactive = sum(len(row.token_ids) for row in rows)
-        num_offline = sum(len(row.token_ids) for row in plan.rows) - num_interactive
+        num_offline = sum(len(row.token_ids) for row in offline)
         # Its floor: in a step that it is due, offline work goes before the last few tokens of a prompt.
-        floor = min(num_offline, max(1, limits.prefill_chunk_size // 4))
-        return budget - num_interactive + len(decodes) - floor
+        floor = min(num_offline, self._least_chunk(world))
+        return budget - sum(len(row.token_ids) for row in chunks) - floor
+
+    def _seconds_left(self, world: World, plan: StepPlan) -> float:
+        """How much longer interactive prompts might make the step, less the dearest token.
+
+        Of offline work its floor counts, and no more: it takes what they leave.
+        """
+        decodes, chunks, offline = self._rows(world, plan)
+        guard, step_time, least = world.itl_guard_seconds, world.scheduler.step_time, self._least_chunk(world)
+        decoding = step_time.seconds(load_of(decodes))
+        if not decodes or guard is None or not step_time.knows_prefill or decoding > guard:
+            return math.inf
+        longest = max(guard, decoding + least * step_time.seconds_per_prefill_token)
+        together = step_time.seconds(load_of(decodes, chunks))
+        floor = step_time.seconds(load_of(offline[:least])) - step_time.seconds(StepLoad())
+        most = world.scheduler.limits.max_model_len
+        dearest = step_time.seconds(StepLoad(1, 0, most, most)) - step_time.seconds(StepLoad())
+        return longest - together - floor - dearest
+
+    def _rows(self, world: World, plan: StepPlan) -> tuple[Rows, Rows, Rows]:
+        """Interactive decodes, interactive chunks, and offline work."""
+        interactive = {row.sequence_id for row in plan.rows if world.live[row.sequence_id].is_interactive}
+        decodes, chunks = plan.rows[: plan.num_decode_rows], plan.rows[plan.num_decode_rows :]
+        return (
+            [row for row in decodes if row.sequence_id in interactive],
+            [row for row in chunks if row.sequence_id in interactive],
+            [row for row in plan.rows if row.sequence_id not in interactive],
+        )
+
+    def _least_chunk(self, world: World) -> int:
+        return max(1, world.scheduler.limits.prefill_chunk_size // 4)
 
     def _check_waiting(self, world: World, room: int) -> None:
         waiting = [each for each in world.waiting if each.is_interactive]
@@ -304,6 +334,16 @@ class Deadlines(Watcher):
             assert left > KNOWN_SHARE * needed, f"taken with {left} s left for {needed} s of work"
 
 
+def load_of(decodes: Rows, chunks: Rows = ()) -> StepLoad:
+    """What such rows amount to."""
+    return StepLoad(
+        sum(len(row.token_ids) for row in chunks),
+        len(decodes),
+        sum(row.start for row in (*decodes, *chunks)),
+        sum(prefill_pairs(row.start, len(row.token_ids)) for row in chunks),
+    )
+
+
 def alone_seconds(world: World, sequence: Sequence) -> float:
     """The least time in which its answer can come, were it alone: to its last prompt token, then decodes."""
     assert world.law is not None
@@ -313,7 +353,8 @@ def alone_seconds(world: World, sequence: Sequence) -> float:
     seconds = 0.0
     while position < sequence.num_prompt_tokens:
         num_tokens = min(most, sequence.num_prompt_tokens - position)
-        seconds += world.law.seconds(StepLoad(num_tokens, 0, position))
+        pairs = prefill_pairs(position, num_tokens)
+        seconds += world.law.seconds(StepLoad(num_tokens, 0, position, pairs))
         position += num_tokens
     for _ in range(min(sequence.params.min_tokens, sequence.params.max_tokens) - 1):
         seconds += world.law.seconds(StepLoad(0, 1, position))

@@ -28,6 +28,7 @@ class Law:
     per_prefill_token: float
     per_decode_row: float
     per_context_token: float = 0.0
+    per_prefill_pair: float = 0.0
 
     def seconds(self, load: StepLoad) -> float:
         """The duration of a step."""
@@ -36,18 +37,20 @@ class Law:
             + self.per_prefill_token * load.num_prefill_tokens
             + self.per_decode_row * load.num_decode_rows
             + self.per_context_token * load.num_context_tokens
+            + self.per_prefill_pair * load.num_prefill_pairs
         )
 
     def teach(self, scheduler: Scheduler) -> None:
         """Lets the scheduler see steps of every kind, as if it had run for a while."""
         for index in range(48):
-            load = StepLoad(1 + index * 7 % 13, index * 5 % 4, index * 11 % 61)
+            load = StepLoad(1 + index * 7 % 13, index * 5 % 4, index * 11 % 61, index * 17 % 97)
             plan = StepPlan(
                 step_id=0,
                 rows=(),
                 num_prefill_tokens=load.num_prefill_tokens,
                 num_decode_rows=load.num_decode_rows,
                 num_context_tokens=load.num_context_tokens,
+                num_prefill_pairs=load.num_prefill_pairs,
             )
             scheduler.observe(plan, self.seconds(load))
 
@@ -172,7 +175,9 @@ class World:
             failed = self.scheduler.newest(plan)
             plan = plan.without(failed)
         result = self._result(plan, faults)
-        load = StepLoad(plan.num_prefill_tokens, plan.num_decode_rows, plan.num_context_tokens)
+        load = StepLoad(
+            plan.num_prefill_tokens, plan.num_decode_rows, plan.num_context_tokens, plan.num_prefill_pairs
+        )
         seconds = self.law.seconds(load) if self.law is not None else STEP_SECONDS
         self.now += seconds
         if self.law is not None and plan.rows:
