@@ -79,6 +79,8 @@ class Workspace {
     input.quantised.scales = floats(8, int64_t(rows) * num_groups(widest));
     input.quantised.sums = floats(9, int64_t(rows) * num_groups(widest));
     input.quantised.values = values_.data();
+    split_row_.resize(std::max<size_t>(split_row_.size(), 2 * padded_in_size(widest)));
+    input.quantised.split_row = split_row_.data();
   }
 
  private:
@@ -90,6 +92,7 @@ class Workspace {
 
   std::vector<float> buffers_[10];
   std::vector<int16_t> values_;
+  std::vector<int8_t> split_row_;
 };
 
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <type_traits>
 
-#if defined(__F16C__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -69,6 +69,18 @@ SLUICE_INLINE Floats load(const Half* from) {
 
 SLUICE_INLINE void store(float* to, Floats value) { std::memcpy(to, &value, sizeof value); }
 
+// The nearest whole numbers, ties to even, of what is below 2^22. What is no number becomes any.
+SLUICE_INLINE Ints nearest(Floats value) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_cvtps_epi32((__m512)value);
+#elif defined(__AVX2__)
+  return (Ints)_mm256_cvtps_epi32((__m256)value);
+#else
+  const Floats rounder = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves a whole number in the low bits
+  return (Ints)(value + rounder) - (Ints)rounder;
+#endif
+}
+
 SLUICE_INLINE float widen(float value) { return value; }
 
 SLUICE_INLINE float widen(Bfloat16 value) {
@@ -106,6 +118,24 @@ SLUICE_INLINE float sum_of_lanes(Floats value) {
   value += exchanged<2>(value);
   value += exchanged<1>(value);
   return value[0];
+}
+
+SLUICE_INLINE int32_t sum_of_lanes(Ints value) {
+  if (kLanes == 16) value += (Ints)exchanged<kLanes / 2>((Floats)value);
+  value += (Ints)exchanged<4>((Floats)value);
+  value += (Ints)exchanged<2>((Floats)value);
+  value += (Ints)exchanged<1>((Floats)value);
+  return value[0];
+}
+
+SLUICE_INLINE Ints maximum(Ints a, Ints b) { return a > b ? a : b; }
+
+// The largest lane, in every lane.
+SLUICE_INLINE Ints splat_largest_lane(Ints value) {
+  if (kLanes == 16) value = maximum((Ints)exchanged<kLanes / 2>((Floats)value), value);
+  value = maximum((Ints)exchanged<4>((Floats)value), value);
+  value = maximum((Ints)exchanged<2>((Floats)value), value);
+  return maximum((Ints)exchanged<1>((Floats)value), value);
 }
 
 SLUICE_INLINE float largest_lane(Floats value) {

@@ -40,6 +40,9 @@ struct Group : Codes {
   Half minima[kPanelWidth];
 };
 
+// A number of a split row is (1 << kLowBits) * high + low, which are bytes with and without a sign.
+constexpr int kLowBits = 7;
+
 #if defined(__AVX512VNNI__)
 
 constexpr int kQuantisedTileRows = kTileRows;
@@ -57,6 +60,12 @@ SLUICE_INLINE Pairs both_inputs(int32_t two) { return _mm512_set1_epi32(two); }
 SLUICE_INLINE Pairs plus_products(Pairs sums, Pairs codes, Pairs inputs) {
   return _mm512_dpwssd_epi32(sums, codes, inputs);
 }
+
+SLUICE_INLINE Pairs low_nibbles(Pairs packed) { return _mm512_and_si512(packed, _mm512_set1_epi8(15)); }
+SLUICE_INLINE Pairs plus_byte_products(Pairs sums, Pairs codes, Pairs inputs) {
+  return _mm512_dpbusd_epi32(sums, codes, inputs);
+}
+SLUICE_INLINE Pairs joined(Pairs high, Pairs low) { return _mm512_add_epi32(_mm512_slli_epi32(high, kLowBits), low); }
 
 #define SLUICE_GROUP_SUMS SLUICE_INLINE
 
@@ -79,6 +88,16 @@ SLUICE_INLINE Pairs plus_products(Pairs sums, Pairs codes, Pairs inputs) {
   // In this order: the compiler would make all products first, and have no register left for them.
   __asm__("" : "+x"(sums));
   return sums;
+}
+
+SLUICE_INLINE Pairs low_nibbles(Pairs packed) { return _mm256_and_si256(packed, _mm256_set1_epi8(15)); }
+// Here sums have 16 bits: those of a whole group fit, 2 * 8 products of at most 15 * 128 each.
+SLUICE_INLINE Pairs plus_byte_products(Pairs sums, Pairs codes, Pairs inputs) {
+  return _mm256_add_epi16(sums, _mm256_maddubs_epi16(codes, inputs));
+}
+SLUICE_INLINE Pairs joined(Pairs high, Pairs low) {
+  return _mm256_add_epi32(_mm256_madd_epi16(high, _mm256_set1_epi16(1 << kLowBits)),
+                          _mm256_madd_epi16(low, _mm256_set1_epi16(1)));
 }
 
 // Beside the caller's floats there are too few registers for these sums.
@@ -161,7 +180,9 @@ SLUICE_GROUP_SUMS void group_sums(const int16_t* values, int stride, const Codes
     Pairs left = loaded(codes), right = loaded(codes + 2 * kLanes);
 #pragma GCC unroll 4
     for (int pair = 0; pair < 4; ++pair, k += 2) {
-      add_pairs<kRows>(values + k, stride, lowest_codes(left), lowest_codes(right), totals);
+      const bool is_last = pair == 3;  // its codes are alone by now
+      add_pairs<kRows>(values + k, stride, is_last ? left : lowest_codes(left), is_last ? right : lowest_codes(right),
+                       totals);
       left = next_codes(left);
       right = next_codes(right);
     }
@@ -169,35 +190,113 @@ SLUICE_GROUP_SUMS void group_sums(const int16_t* values, int stride, const Codes
   std::memcpy(sums, totals, sizeof totals);
 }
 
-// The groups' sums are scaled and added in order.
-template <int kRows, class Codes>
-void quantised_tile(const LinearInput& all, int first_row, const Linear& layer, int panel, Floats (&sums)[kRows][2]) {
-  const QuantisedRows& input = all.quantised;
-  const int in_size = layer.in_size;
-  const auto* groups = static_cast<const Group<Codes>*>(layer.panels) + int64_t(panel) * num_groups(in_size);
-  const float* scales = layer.scales + panel * kPanelWidth;
-  const int count = num_groups(in_size), stride = count * kGroupSize;
-  const int16_t* values = input.values + int64_t(first_row) * stride;
-  const int64_t first_group = int64_t(first_row) * count;
-  for (int g = 0; g < count; ++g) {
-    Ints exact[kRows][2];
-    group_sums<kRows>(values + g * kGroupSize, stride, groups[g], exact);
-    const Floats left_scale = load(groups[g].scales), right_scale = load(groups[g].scales + kLanes);
-    const Floats left_minimum = load(groups[g].minima), right_minimum = load(groups[g].minima + kLanes);
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t at = first_group + int64_t(r) * count + g;
-      const Floats scale = splat(input.scales[at]), sum = splat(input.sums[at]);
-      sums[r][0] += __builtin_convertvector(exact[r][0], Floats) * (left_scale * scale);
-      sums[r][1] += __builtin_convertvector(exact[r][1], Floats) * (right_scale * scale);
-      sums[r][0] += left_minimum * sum;
-      sums[r][1] += right_minimum * sum;
+// ---- One row by codes below 16 ----------------------------------------------------------------------------
+// Beside a single row, taking codes apart costs as much as multiplying them. As bytes they come apart in half the
+// steps, if the row's numbers are split in two that fit bytes. Sums stay exact: the result has the same bits.
+
+#if defined(__AVX2__)
+
+constexpr bool kSplitsSingleRows = true;
+
+// Numbers of eight inputs become 16 bytes, in the order of Codes4: for inputs 0, 4, 1, 5 the high parts, then the
+// low ones, and the same for 2, 6, 3, 7.
+void split_row(const int16_t* values, int size, int8_t* split) {
+  typedef int16_t Eight __attribute__((vector_size(16)));
+  typedef int8_t Bytes __attribute__((vector_size(16)));
+  for (int k = 0; k < size; k += 8) {
+    Eight numbers;
+    std::memcpy(&numbers, values + k, sizeof numbers);
+    const Eight low = numbers & ((1 << kLowBits) - 1), high = numbers >> kLowBits;
+    const Bytes order = {0, 8, 2, 10, 16, 24, 18, 26, 4, 12, 6, 14, 20, 28, 22, 30};
+    const Bytes bytes = __builtin_shuffle((Bytes)high, (Bytes)low, order);
+    std::memcpy(split + 2 * k, &bytes, sizeof bytes);
+  }
+}
+
+SLUICE_INLINE void split_group_sums(const int8_t* split, const Codes4& group, Ints (&sums)[2]) {
+  Pairs high[2] = {zero(), zero()}, low[2] = {zero(), zero()};
+#pragma GCC unroll 4
+  for (int k = 0; k < kGroupSize; k += 8) {
+    int32_t inputs[4];
+    std::memcpy(inputs, split + 2 * k, sizeof inputs);
+    for (int half = 0; half < 2; ++half) {
+      const Pairs packed = loaded(group.codes + k / 8 * 2 * kPanelWidth + half * 2 * kLanes);
+      const Pairs first = low_nibbles(packed), second = low_nibbles(next_codes(packed));
+      high[half] = plus_byte_products(high[half], first, both_inputs(inputs[0]));
+      low[half] = plus_byte_products(low[half], first, both_inputs(inputs[1]));
+      high[half] = plus_byte_products(high[half], second, both_inputs(inputs[2]));
+      low[half] = plus_byte_products(low[half], second, both_inputs(inputs[3]));
     }
   }
+  for (int half = 0; half < 2; ++half) {
+    const Pairs total = joined(high[half], low[half]);
+    std::memcpy(&sums[half], &total, sizeof total);
+  }
+}
+
+#else
+
+constexpr bool kSplitsSingleRows = false;
+
+inline void split_row(const int16_t*, int, int8_t*) {}
+inline void split_group_sums(const int8_t*, const Codes4&, Ints (&)[2]) {}
+
+#endif
+
+// ---- Tiles ------------------------------------------------------------------------------------------------
+
+template <class Codes>
+SLUICE_INLINE const Group<Codes>* groups_of(const Linear& layer, int panel) {
+  return static_cast<const Group<Codes>*>(layer.panels) + int64_t(panel) * num_groups(layer.in_size);
+}
+
+// A row's exact sums of one group, scaled, are added to its `sums`; `at` is the group's place among the scales.
+template <class Codes>
+SLUICE_INLINE void add_group(const Ints (&exact)[2], const Group<Codes>& group, const QuantisedRows& input, int64_t at,
+                             Floats (&sums)[2]) {
+  const Floats scale = splat(input.scales[at]), sum = splat(input.sums[at]);
+  for (int half = 0; half < 2; ++half) {
+    const Floats weight_scale = load(group.scales + half * kLanes), minimum = load(group.minima + half * kLanes);
+    sums[half] += __builtin_convertvector(exact[half], Floats) * (weight_scale * scale);
+    sums[half] += minimum * sum;
+  }
+}
+
+template <int kRows>
+SLUICE_INLINE void scale_outputs(const Linear& layer, int panel, Floats (&sums)[kRows][2]) {
+  const float* scales = layer.scales + panel * kPanelWidth;
   const Floats left = load(scales), right = load(scales + kLanes);
   for (int r = 0; r < kRows; ++r) {
     sums[r][0] *= left;
     sums[r][1] *= right;
   }
+}
+
+void split_tile(const QuantisedRows& input, const Linear& layer, int panel, Floats (&sums)[1][2]) {
+  const Group<Codes4>* groups = groups_of<Codes4>(layer, panel);
+  for (int g = 0; g < num_groups(layer.in_size); ++g) {
+    Ints exact[2];
+    split_group_sums(input.split_row + 2 * g * kGroupSize, groups[g], exact);
+    add_group(exact, groups[g], input, g, sums[0]);
+  }
+  scale_outputs(layer, panel, sums);
+}
+
+// The groups' sums are scaled and added in order.
+template <int kRows, class Codes>
+void quantised_tile(const LinearInput& all, int first_row, const Linear& layer, int panel, Floats (&sums)[kRows][2]) {
+  const QuantisedRows& input = all.quantised;
+  const Group<Codes>* groups = groups_of<Codes>(layer, panel);
+  const int count = num_groups(layer.in_size), stride = count * kGroupSize;
+  const int16_t* values = input.values + int64_t(first_row) * stride;
+  const int64_t first_group = int64_t(first_row) * count;
+  for (int g = 0; g < count; ++g) {
+    Ints exact[kRows][2];
+    group_sums<kRows>(values + g * kGroupSize, stride, groups[g], exact);
+    for (int r = 0; r < kRows; ++r)
+      add_group(exact[r], groups[g], input, first_group + int64_t(r) * count + g, sums[r]);
+  }
+  scale_outputs(layer, panel, sums);
 }
 
 typedef int16_t Numbers __attribute__((vector_size(kLanes * sizeof(int16_t))));
@@ -282,8 +381,16 @@ void linear(const Linear& layer, const LinearInput& input, int num_rows, float* 
   // Few panels a task even out the threads; many keep a tile's rows in the nearest cache for longer.
   const int per_task = std::clamp(panels / (num_threads() * 8), 1, 8);
   const int tile_rows = reads_quantised(layer.kind) ? kQuantisedTileRows : kTileRows;
+  const bool is_split = kSplitsSingleRows && layer.kind == WeightKind::kInt4 && num_rows == 1;
+  if (is_split) split_row(input.quantised.values, padded_in_size(layer.in_size), input.quantised.split_row);
   parallel_for((panels + per_task - 1) / per_task, [&](int task) {
     const int first = task * per_task, last = std::min(panels, first + per_task);
+    for (int panel = first; is_split && panel < last; ++panel) {
+      Floats sums[1][2] = {};
+      split_tile(input.quantised, layer, panel, sums);
+      write_tile<1>(layer, sums, 0, panel, output, mode);
+    }
+    if (is_split) return;
     for (int row = 0; row < num_rows; row += tile_rows)
       for (int panel = first; panel < last; ++panel)
         with_tile_rows(std::min(tile_rows, num_rows - row), [&](auto rows) {
@@ -292,35 +399,44 @@ void linear(const Linear& layer, const LinearInput& input, int num_rows, float* 
   });
 }
 
+namespace {
+
+constexpr float kLeast = 1e-30f;  // a group without a larger number is taken for zeros, so that inverses are finite
+
+// One group, whole.
+SLUICE_INLINE void quantise_group(const float* values, int16_t* numbers, float* scale, float* sum) {
+  Ints largest{};
+  for (int i = 0; i < kGroupSize; i += kLanes) {
+    const Ints bits = (Ints)absolute(load(values + i));  // as whole numbers in the same order, and NaN is largest
+    largest = maximum(bits, largest);
+  }
+  const Floats most = (Floats)splat_largest_lane(largest);
+  const Floats inverse = most > kLeast ? splat(kLargest) / most : Floats{};
+  Ints total{};
+  for (int i = 0; i < kGroupSize; i += kLanes) {
+    const Ints whole = nearest(load(values + i) * inverse);
+    const auto narrowed = __builtin_convertvector(whole, Numbers);
+    std::memcpy(numbers + i, &narrowed, sizeof narrowed);
+    total += whole;
+  }
+  const float fault = most[0] * 0.0f;  // NaN for what is not a number
+  *scale = (most[0] > kLeast ? most[0] * (1 / kLargest) : 0.0f) + fault;
+  *sum = float(sum_of_lanes(total)) * *scale;
+}
+
+}  // namespace
+
 void quantise_row(const float* values, int in_size, const QuantisedRows& quantised, int row) {
-  const int groups = num_groups(in_size);
-  for (int g = 0; g < groups; ++g) {
-    const int first = g * kGroupSize, size = std::min(kGroupSize, in_size - first);
-    alignas(64) float group[kGroupSize] = {};
-    std::memcpy(group, values + first, size * sizeof(float));
-    Floats largest{}, faults{};
-    for (int i = 0; i < kGroupSize; i += kLanes) {
-      const Floats some = load(group + i);
-      largest = maximum(absolute(some), largest);
-      faults += some * 0.0f;  // NaN for what is not a number
-    }
-    const float most = largest_lane(largest), fault = sum_of_lanes(faults);
-    const bool is_empty = most == 0 || fault != 0;
-    const float scale = is_empty ? 1.0f : most / kLargest;
-    int16_t* to = quantised.values + (int64_t(row) * groups + g) * kGroupSize;
-    Ints sums{};
-    for (int i = 0; i < kGroupSize; i += kLanes) {
-      const Floats rounder = splat(12582912.0f);  // adding it rounds to a whole number, ties to even
-      const Floats whole = is_empty ? Floats{} : load(group + i) / splat(scale) + rounder - rounder;
-      const Ints numbers = __builtin_convertvector(whole, Ints);
-      const auto narrowed = __builtin_convertvector(numbers, Numbers);
-      std::memcpy(to + i, &narrowed, sizeof narrowed);
-      sums += numbers;
-    }
-    int32_t sum = 0;
-    for (int lane = 0; lane < kLanes; ++lane) sum += sums[lane];
-    quantised.scales[int64_t(row) * groups + g] = (is_empty ? 0.0f : scale) + fault;
-    quantised.sums[int64_t(row) * groups + g] = float(sum) * scale + fault;
+  const int groups = num_groups(in_size), whole_groups = in_size / kGroupSize;
+  const int64_t first = int64_t(row) * groups;
+  int16_t* numbers = quantised.values + first * kGroupSize;
+  float *scales = quantised.scales + first, *sums = quantised.sums + first;
+  for (int g = 0; g < whole_groups; ++g)
+    quantise_group(values + g * kGroupSize, numbers + g * kGroupSize, scales + g, sums + g);
+  if (whole_groups < groups) {
+    float rest[kGroupSize] = {};
+    std::copy(values + whole_groups * kGroupSize, values + in_size, rest);
+    quantise_group(rest, numbers + whole_groups * kGroupSize, scales + whole_groups, sums + whole_groups);
   }
 }
 
@@ -369,9 +485,10 @@ void sluice_linear_pack_codes(int kind, const uint8_t* codes, const Half* scales
     pack_codes<Codes4>(codes, scales, minima, out_size, in_size, panels);
 }
 
-// Bytes of scratch that quantised rows take, all three parts.
+// Bytes of scratch that quantised rows take, all four parts.
 int64_t sluice_linear_scratch_bytes(int num_rows, int in_size) {
-  return int64_t(num_rows) * (padded_in_size(in_size) * sizeof(int16_t) + num_groups(in_size) * 8);
+  const int64_t row_bytes = padded_in_size(in_size) * sizeof(int16_t);
+  return num_rows * (row_bytes + num_groups(in_size) * 8) + row_bytes;
 }
 
 void sluice_linear(const Linear* layer, const float* rows, int num_rows, void* scratch, float* output) {
@@ -381,6 +498,7 @@ void sluice_linear(const Linear* layer, const float* rows, int num_rows, void* s
     input.quantised.scales = static_cast<float*>(scratch);
     input.quantised.sums = input.quantised.scales + groups;
     input.quantised.values = reinterpret_cast<int16_t*>(input.quantised.sums + groups);
+    input.quantised.split_row = reinterpret_cast<int8_t*>(input.quantised.values + groups * kGroupSize);
     parallel_ranges(num_rows, 4, [&](int first, int last) {
       for (int row = first; row < last; ++row)
         quantise_row(rows + int64_t(row) * layer->in_size, layer->in_size, input.quantised, row);

@@ -30,9 +30,10 @@ struct Linear {
 
 // Rows of activations as whole numbers of 15 bits, with one scale per group of inputs.
 struct QuantisedRows {
-  int16_t* values;  // [num_rows, padded in_size]
-  float* scales;    // [num_rows, num_groups]
-  float* sums;      // [num_rows, num_groups], of the group's numbers times its scale
+  int16_t* values;    // [num_rows, padded in_size]
+  float* scales;      // [num_rows, num_groups]
+  float* sums;        // [num_rows, num_groups], of the group's numbers times its scale
+  int8_t* split_row;  // [2 * padded in_size], written by `linear` for a single row
 };
 
 SLUICE_INLINE int num_groups(int in_size) { return (in_size + kGroupSize - 1) / kGroupSize; }

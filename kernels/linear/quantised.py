@@ -19,6 +19,7 @@ _LARGEST_CODE = 255
 _LARGEST_NARROW_CODE = 15
 _NARROW_TOLERANCE = 2.0**-9  # of a group's largest weight: what bfloat16 would cost
 _LARGEST_NUMBER = 16383  # of activations, as in native.h
+_LEAST = 1e-30  # as in native.cpp
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,7 +81,9 @@ def quantise_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     groups = _groups(rows.float(), padding=0.0)
     largest = groups.abs().amax(dim=2, keepdim=True)
     scales = torch.where(largest.isfinite(), largest / _LARGEST_NUMBER, torch.nan)
-    return (groups / scales).nan_to_num_(0, 0, 0).round_(), scales
+    # A tensor of its own: a number divided by a tensor is multiplied by its rounded reciprocal.
+    inverses = torch.where(largest > _LEAST, torch.tensor(float(_LARGEST_NUMBER)) / largest, 0)
+    return (groups * inverses).nan_to_num_(0, 0, 0).round_(), scales
 
 
 def _groups(matrix: Tensor, padding: float | None = None) -> Tensor:
