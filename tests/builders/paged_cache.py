@@ -82,15 +82,12 @@ def dense_attention(filled: FilledCache) -> Tensor:
     # -> [num_tokens, num_heads, head_dim] float64
     """The answer by the definition: one query at a time, over its own sequence's unpaged keys, in float64."""
     outputs = []
-    token = 0
-    for index, (query_len, seq_len) in enumerate(filled.case.lengths):
-        for position in range(seq_len - query_len, seq_len):
-            keys = filled.keys[index][: position + 1].double()
-            values = filled.values[index][: position + 1].double()
-            keys, values = (x.repeat_interleave(filled.case.group_size, dim=1) for x in (keys, values))
-            scores = torch.einsum("hd,nhd->hn", filled.query[token].double(), keys) * filled.scale
-            outputs.append(torch.einsum("hn,nhd->hd", scores.softmax(dim=-1), values))
-            token += 1
+    queries = iter(filled.query.double())
+    for (query_len, seq_len), *cached in zip(filled.case.lengths, filled.keys, filled.values, strict=True):
+        keys, values = (x.double().repeat_interleave(filled.case.group_size, dim=1) for x in cached)
+        for num_seen in range(seq_len - query_len + 1, seq_len + 1):
+            scores = torch.einsum("hd,nhd->hn", next(queries), keys[:num_seen]) * filled.scale
+            outputs.append(torch.einsum("hn,nhd->hd", scores.softmax(dim=-1), values[:num_seen]))
     return torch.stack(outputs)
 
 
