@@ -1,7 +1,6 @@
 """Fixtures of all tests live in plugins named after what they provide."""
 
 pytest_plugins = [
-    "tests.fixtures_gateway",
     "tests.fixtures_model",
     "tests.fixtures_postgres",
     "tests.fixtures_serve",

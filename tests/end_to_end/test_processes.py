@@ -16,7 +16,14 @@ import httpx
 import pytest
 
 from tests.builders.sluice_process import SluiceProcess, alive, wait_until
+from tests.builders.tiny_llama import write_tiny_llama
 from tests.fakes.observer import latest_status
+
+
+@pytest.fixture(scope="module")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real model of a few thousand weights, named `tiny`."""
+    return write_tiny_llama(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import pytest
 
 from engine.protocol import GenerateRequest
 from tests.builders.bench_command import TINY_VOCABULARY, bench_report, obedient, sluice_bench
+from tests.builders.gateway_under_test import GatewayUnderTest
 from tests.fakes.keys import GOOD_KEY
 from tests.fakes.websocket_engine import WebSocketEngine
-from tests.fixtures_gateway import GatewayUnderTest
 
 
 async def test_every_request_is_sent_and_counted_once(gateway: GatewayUnderTest, tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from tests.builders.bench_command import (
     sluice_bench,
 )
 from tests.builders.engine_messages import token_ids_of
+from tests.builders.gateway_under_test import GatewayUnderTest
 from tests.fakes.http_server import serving
 from tests.fakes.keys import GOOD_KEY
 from tests.fakes.websocket_engine import WebSocketEngine
-from tests.fixtures_gateway import GatewayUnderTest
 
 PROMPT = (Segment(name="a prompt", num_tokens=8),)
 

@@ -13,8 +13,8 @@ from gateway.usage import queries
 from gateway.usage.outcome import Outcome
 from gateway.usage.queries import UsageEvent
 from tests.builders.bench_command import bench_report, obedient
+from tests.builders.gateway_under_test import GatewayUnderTest
 from tests.builders.store import Customer, make_customer
-from tests.fixtures_gateway import GatewayUnderTest
 
 pytestmark = pytest.mark.postgres
 

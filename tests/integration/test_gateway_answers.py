@@ -10,9 +10,9 @@ from engine.protocol import Finished, FinishReason, GenerateRequest, TokenDelta,
 from gateway.usage.outcome import Outcome
 from tests.builders.bodies import chat_body, completion_body
 from tests.builders.engine_messages import token_ids_of
+from tests.builders.gateway_under_test import GatewayUnderTest
 from tests.fakes.ledger import Settled
 from tests.fakes.websocket_engine import WebSocketEngine, answer
-from tests.fixtures_gateway import GatewayUnderTest
 
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 NUM_PROMPT_TOKENS = len("user\nHi") + 1 + 1 + len("\n") + 1 + len("assistant\n")

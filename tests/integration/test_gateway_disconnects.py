@@ -15,9 +15,9 @@ from gateway.settings import GatewaySection
 from gateway.usage.outcome import Outcome
 from tests.builders.bodies import chat_body
 from tests.builders.engine_messages import token_ids_of
+from tests.builders.gateway_under_test import GatewayUnderTest, running_gateway
 from tests.fakes.keys import GOOD_KEY
 from tests.fakes.websocket_engine import WebSocketEngine
-from tests.fixtures_gateway import GatewayUnderTest, running_gateway
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

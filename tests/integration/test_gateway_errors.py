@@ -30,9 +30,9 @@ from gateway.usage.outcome import Outcome
 from tests.builders.bad_bodies import BAD_CHAT_BODIES, BAD_COMPLETION_BODIES
 from tests.builders.bodies import chat_body, completion_body
 from tests.builders.engine_messages import engine_limits, token_ids_of
+from tests.builders.gateway_under_test import GatewayUnderTest, running_gateway
 from tests.fakes.keys import GOOD_KEY
 from tests.fakes.websocket_engine import Script, WebSocketEngine, answer
-from tests.fixtures_gateway import GatewayUnderTest, running_gateway
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -10,9 +10,9 @@ import pytest
 from gateway.errors import LimitReached, LimitStanding
 from gateway.logs import JsonFormatter
 from tests.builders.bodies import chat_body, completion_body
+from tests.builders.gateway_under_test import GatewayUnderTest
 from tests.fakes.keys import GOOD_KEY
 from tests.fakes.websocket_engine import answer
-from tests.fixtures_gateway import GatewayUnderTest
 
 CHAT = "/v1/chat/completions"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -7,9 +7,9 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.builders.gateway_under_test import GatewayUnderTest
 from tests.fakes.keys import GOOD_KEY
 from tests.fakes.websocket_engine import answer
-from tests.fixtures_gateway import GatewayUnderTest
 
 pytestmark = [
     pytest.mark.slow,

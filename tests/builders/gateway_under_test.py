@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-import pytest
 from fastapi import FastAPI
 from openai import AsyncOpenAI
 from prometheus_client import CollectorRegistry
@@ -111,10 +110,3 @@ async def running_gateway(
     async with GatewayUnderTest(engine, settings or GatewaySection()).running() as gateway:
         yield gateway
     await engine.stop()
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[GatewayUnderTest]:
-    """A running gateway with default settings."""
-    async with running_gateway() as gateway:
-        yield gateway
