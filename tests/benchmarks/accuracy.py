@@ -6,6 +6,7 @@ Run: python -m tests.benchmarks.accuracy. About two minutes on two cores; the ga
 from pathlib import Path
 
 from deploy.models import DEFAULT_MODEL, find
+from engine.models.loading import load_model
 from engine.models.precision import NAMES
 from tests.benchmarks.scheduler.report import print_table
 from tests.builders.accuracy import NUM_GREEDY_TOKENS, TEXTS, Accuracy, measure_accuracy
@@ -16,7 +17,9 @@ REFERENCE = "float32"
 
 def main() -> None:
     directory = find(DEFAULT_MODEL, CACHE_DIR)
-    accuracies = {dtype: measure_accuracy(directory, dtype=dtype) for dtype in NAMES}
+    accuracies = {
+        dtype: measure_accuracy(load_model(directory, dtype=dtype, device="cpu")) for dtype in NAMES
+    }
     head = ["dtype"]
     for text in TEXTS:
         head += [f"perplexity of {text}", "ratio"]

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import torch
 from tokenizers import Tokenizer
 
 from engine.models.description import ModelDescription
-from engine.models.loading import LoadedModel, load_model
+from engine.models.loading import LoadedModel
 from engine.runner.model_runner import ModelRunner
 from gateway.text.chat_template import ChatTemplate
+from kernels import native
 from tests.builders.perplexity import BLOCK_SIZE, perplexity
 from tests.builders.step_driver import drive, driven_sequences
 
@@ -41,9 +43,9 @@ class Accuracy:
         return sum(ours == theirs for ours, theirs in zip(self.answers, reference.answers, strict=True))
 
 
-def measure_accuracy(directory: Path, *, dtype: str) -> Accuracy:
-    """Loads the model in `directory` on the CPU in `dtype`, and lets it read and answer."""
-    model = load_model(directory, dtype=dtype, device="cpu")
+def measure_accuracy(model: LoadedModel) -> Accuracy:
+    """Lets it read and answer."""
+    native.set_num_threads(torch.get_num_threads())  # as a runner does; otherwise reading has one
     tokenizer = Tokenizer.from_str(model.description.tokenizer_json)
     return Accuracy(
         perplexities={text: perplexity(model, _text_ids(tokenizer, text)) for text in TEXTS},
