@@ -1,4 +1,4 @@
-"""Turns a GGUF file into a Hugging Face directory, in its own process: it needs torch, its caller does not.
+"""Turns a GGUF file into a Hugging Face directory, in its own process: it holds a whole model for a moment.
 
     python -m deploy.model_conversion FILE.gguf DIRECTORY
 
@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.numpy import save_file
 
 from engine.errors import ModelError
 from engine.models.gguf import GgufFile
@@ -35,7 +35,7 @@ def convert_gguf(source: Path, directory: Path, console: Console) -> None:
     save_file(_all_tensors(file, console), directory / "model.safetensors", metadata={"format": "pt"})
 
 
-def _all_tensors(file: GgufFile, console: Console) -> dict[str, Tensor]:
+def _all_tensors(file: GgufFile, console: Console) -> dict[str, np.ndarray]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         return dict(progress.track(file.tensors(), total=file.num_tensors, description="Converting tensors"))

@@ -114,7 +114,7 @@ def _unpack_default_model(workplace: Path) -> Path:
 
 
 def _convert(gguf: Path, directory: Path) -> None:
-    """In a process of its own, which takes torch and the model's memory away with it when done."""
+    """In a process of its own, which takes the model's memory away with it when done."""
     finished = subprocess.run(
         [sys.executable, "-m", "deploy.model_conversion", str(gguf), str(directory)],
         stdout=subprocess.PIPE,

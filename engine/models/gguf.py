@@ -1,5 +1,7 @@
 """Reads a GGUF file of the Llama family as what a Hugging Face directory would hold. Writes nothing.
 
+Most files need no torch, whose import would take as long as the rest of a conversion.
+
 GGUF orders query and key rows for rotating neighbours; ours rotate halves, so the rows are put back.
 """
 
@@ -8,14 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
-import torch
-from torch import Tensor
 
 from engine.errors import ModelError
 from engine.models.files import one_line
-from engine.models.rotary import DefaultRope, Llama3Rope, inverse_frequencies, llama3_divisors
+from engine.models.gguf_reader import StoredTensor, read_parts
 
 _ROPE_FACTORS = "rope_freqs.weight"
 _OUTER_NAMES = {
@@ -41,25 +40,24 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._reader = gguf.GGUFReader(path)
+            parts = read_parts(path)
         except (OSError, ValueError, IndexError, KeyError) as error:
             raise ModelError(f"{path} is no readable GGUF file: {one_line(error)}") from error
         self._path = path
-        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        self._metadata, self._tensors = parts.metadata, parts.tensors
         architecture = self.value("general.architecture")
         if architecture != "llama" or self.optional("llama.expert_count", 0):
             raise ModelError(f"{path} holds a model of the kind {architecture!r}, not a dense 'llama'")
 
     def value(self, key: str) -> Any:
         """The metadata under `key`, as plain Python."""
-        field = self._reader.fields.get(key)
-        if field is None:
+        if key not in self._metadata:
             raise ModelError(f"{self._path} lacks {key}")
-        return field.contents()
+        return self._metadata[key]
 
     def optional(self, key: str, default: Any = None) -> Any:
         """As `value`, or `default` where the file does not say."""
-        return self.value(key) if key in self._reader.fields else default
+        return self.value(key) if key in self._metadata else default
 
     @property
     def num_tensors(self) -> int:
@@ -74,7 +72,7 @@ class GgufFile:
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
             "hidden_act": "silu",
-            "vocab_size": int(self._tensor("token_embd.weight").shape[1]),
+            "vocab_size": self._tensor("token_embd.weight").shape[0],
             "hidden_size": hidden_size,
             "intermediate_size": self.value("llama.feed_forward_length"),
             "num_hidden_layers": self.value("llama.block_count"),
@@ -92,14 +90,13 @@ class GgufFile:
             "dtype": "float32",
         }
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
         """Every weight in float32 under its Hugging Face name, de-quantised one at a time."""
         for name, stored in self._tensors.items():
             if name != _ROPE_FACTORS:
-                weight = gguf.dequantize(stored.data, stored.tensor_type).astype(np.float32, copy=False)
-                yield _translated(name), torch.tensor(self._rotating_halves(name, weight))
+                yield _translated(name), self._rotating_halves(name, stored.floats())
 
-    def _tensor(self, name: str) -> Any:
+    def _tensor(self, name: str) -> StoredTensor:
         if name not in self._tensors:
             raise ModelError(f"{self._path} lacks the tensor {name}")
         return self._tensors[name]
@@ -128,7 +125,12 @@ class GgufFile:
 
     def _llama3_parameters(self, theta: float) -> dict[str, Any]:
         """GGUF keeps only the frequencies' divisors; every Llama 3 has the same numbers beside the factor."""
-        divisors = torch.from_numpy(np.array(self._tensor(_ROPE_FACTORS).data, dtype=np.float32))
+        # Here and not above: it takes torch.
+        import torch
+
+        from engine.models.rotary import DefaultRope, Llama3Rope, inverse_frequencies, llama3_divisors
+
+        divisors = torch.from_numpy(self._tensor(_ROPE_FACTORS).floats())
         rope = Llama3Rope(
             theta=theta,
             factor=float(divisors.max()),
