@@ -144,8 +144,9 @@ class _Reader:
         weight = self._prepared.get(place)
         if weight is not None:
             return weight
-        tensors = [self._take(name, shape) for name, shape in shapes.items()]
-        made = self._precision.weight(torch.cat(tensors) if len(tensors) > 1 else tensors[0])
+        tensors = [self._view(name, shape) for name, shape in shapes.items()]
+        is_copied_later = self._precision.is_packed and len(tensors) == 1
+        made = self._precision.weight(tensors[0] if is_copied_later else torch.cat(tensors))
         self._prepared.put(place, made)
         return made
 
@@ -159,9 +160,13 @@ class _Reader:
             raise ModelError(f"the weight {name} has shape {list(found)}, not {list(shape)}")
 
     def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A copy of our own."""
+        return self._view(name, shape).clone()
+
+    def _view(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """What the checkpoint has; it may be a view of a file that is about to close."""
         self._check(name, shape)
         tensor: Tensor = self._checkpoint[name].get_tensor(name)
         if tensor.dtype not in _FLOAT_TYPES:
             raise ModelError(f"the weight {name} is of type {tensor.dtype}, which is not supported")
-        # A copy of our own: what was read may be a view of a file that is about to close.
-        return tensor.to(device=self._device, dtype=self._precision.hidden, copy=True)
+        return tensor.to(device=self._device, dtype=self._precision.hidden)

@@ -6,6 +6,9 @@ one. With these groups a model that came quantised to 4 bits per 32 inputs (as G
 and is kept in 4 bits.
 """
 
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +23,7 @@ _LARGEST_NARROW_CODE = 15
 _NARROW_TOLERANCE = 2.0**-9  # of a group's largest weight: what bfloat16 would cost
 _LARGEST_NUMBER = 16383  # of activations, as in native.h
 _LEAST = 1e-30  # as in native.cpp
+_SLICE_WEIGHTS = 2**18  # quantised at once: what is computed on the way stays in a processor's cache
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,31 +48,62 @@ class QuantisedWeight:
 def quantise_weight(weight: Tensor) -> QuantisedWeight:
     # weight [out_size, in_size]
     """The nearest quantised weight; a narrow one where that is as near, as for 4-bit files."""
+    slices = weight.split(max(1, _SLICE_WEIGHTS // weight.shape[1]))
+    with _pool() as pool:
+        found = list(pool.map(lambda rows: _quantised(rows, _LARGEST_NARROW_CODE), slices))
+        if not all(is_near for _, is_near in found):
+            found = list(pool.map(lambda rows: _quantised(rows, _LARGEST_CODE), slices))
+        return _joined([quantised for quantised, _ in found])
+
+
+@contextmanager
+def _pool() -> Iterator[ThreadPoolExecutor]:
+    """As many threads as PyTorch uses, in each of which it uses that one only.
+
+    Its own would share out each small step of a slice, and wait for one another longer than they work.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # new threads take it over
+    try:
+        with ThreadPoolExecutor(num_threads) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _quantised(weight: Tensor, largest_code: int) -> tuple[QuantisedWeight, bool]:
+    """The nearest with codes up to `largest_code`, and whether it is within _NARROW_TOLERANCE everywhere."""
     output_scales = weight.float().abs().amax(dim=1)
     groups = _groups(weight.float() / output_scales.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1))
-    steps, scales, minima = _steps(groups, _LARGEST_NARROW_CODE)
-    errors = ((steps - steps.round()) * scales.float().unsqueeze(2)).abs().amax(dim=2)
-    is_narrow = bool((errors <= _NARROW_TOLERANCE * groups.abs().amax(dim=2)).all())
-    if not is_narrow:
-        steps, scales, minima = _steps(groups, _LARGEST_CODE)
-    return QuantisedWeight(
-        codes=steps.round_().clamp_(0, _LARGEST_NARROW_CODE if is_narrow else _LARGEST_CODE).to(torch.uint8),
+    lowest, highest = groups.amin(dim=2), groups.amax(dim=2)
+    scales = ((highest - lowest) / largest_code).half()
+    minima = lowest.half()
+    step_sizes = scales.float().unsqueeze(2)
+    steps = groups.sub_(minima.float().unsqueeze(2)).div_(step_sizes).nan_to_num_(0, 0, 0)
+    codes = steps.round()
+    errors = steps.sub_(codes).mul_(step_sizes).abs_().amax(dim=2)
+    is_near = bool((errors <= _NARROW_TOLERANCE * torch.maximum(lowest.abs(), highest.abs())).all())
+    quantised = QuantisedWeight(
+        codes=codes.clamp_(0, largest_code).to(torch.uint8),
         scales=scales,
         minima=minima,
         output_scales=output_scales,
         in_size=weight.shape[1],
-        is_narrow=is_narrow,
+        is_narrow=largest_code == _LARGEST_NARROW_CODE,
     )
+    return quantised, is_near
 
 
-def _steps(groups: Tensor, largest_code: int) -> tuple[Tensor, Tensor, Tensor]:
-    # groups [out_size, num_groups, GROUP_SIZE] -> the same, and twice [out_size, num_groups] float16
-    """How many steps each weight is above its group's minimum, not yet whole; their sizes; the minima."""
-    lowest = groups.amin(dim=2)
-    scales = ((groups.amax(dim=2) - lowest) / largest_code).half()
-    minima = lowest.half()
-    steps = (groups - minima.float().unsqueeze(2)) / scales.float().unsqueeze(2)
-    return steps.nan_to_num_(0, 0, 0), scales, minima
+def _joined(slices: Sequence[QuantisedWeight]) -> QuantisedWeight:
+    """One below the other."""
+    return QuantisedWeight(
+        codes=torch.cat([rows.codes for rows in slices]),
+        scales=torch.cat([rows.scales for rows in slices]),
+        minima=torch.cat([rows.minima for rows in slices]),
+        output_scales=torch.cat([rows.output_scales for rows in slices]),
+        in_size=slices[0].in_size,
+        is_narrow=slices[0].is_narrow,
+    )
 
 
 def quantise_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,7 +125,9 @@ def _groups(matrix: Tensor, padding: float | None = None) -> Tensor:
     # [num_rows, size] -> [num_rows, num_groups, GROUP_SIZE]
     """The last group is filled with `padding`, or with its row's last value, which widens no range."""
     num_missing = -matrix.shape[1] % GROUP_SIZE
-    if padding is None:
+    if num_missing == 0:
+        filled = matrix
+    elif padding is None:
         filled = torch.cat([matrix, matrix[:, -1:].expand(-1, num_missing)], dim=1)
     else:
         filled = functional.pad(matrix, (0, num_missing), value=padding)
