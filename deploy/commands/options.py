@@ -1,19 +1,9 @@
-"""Options that several commands share, and how a command reaches the store."""
+"""Options that several commands share."""
 
-import asyncio
-import json
-from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-
-from deploy.store import store_url
-from gateway.db import Database
-
-Result = TypeVar("Result")
 
 DataDir = Annotated[
     Path, typer.Option("--data-dir", envvar="SLUICE_DATA_DIR", help="Where `sluice serve` keeps its data.")
@@ -28,35 +18,16 @@ ConfigFile = Annotated[
     Path | None, typer.Option("--config", envvar="SLUICE_CONFIG", help="A TOML file of settings.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-
-
-def with_store(
-    verb: Callable[[Database], Awaitable[Result]], *, data_dir: Path, database_url: str | None
-) -> Result:
-    """Runs one verb on the store and closes it again."""
-
-    async def run(url: str) -> Result:
-        database = Database.connect(url, application_name="sluice command", pool_size=1)
-        try:
-            return await verb(database)
-        finally:
-            await database.close()
-
-    with store_url(data_dir=data_dir, database_url=database_url) as url:
-        return asyncio.run(run(url))
-
-
-def print_json(value: object) -> None:
-    """One JSON document; dates in ISO form."""
-    print(json.dumps(value, indent=2, default=str))
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
-    """A table for people, or one line when there is nothing."""
-    if not rows:
-        print(empty)
-        return
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
-    Console().print(table)
+Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
+Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the API.", show_default="8080")]
+AdminPort = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port of the admin UI.", show_default="8081")
+]
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Gateway processes that share the port.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="A name, a Hugging Face directory, a .gguf file or a hub id.",
+        show_default="smollm2-135m-instruct",
+    ),
+]

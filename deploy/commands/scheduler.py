@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from deploy.commands.options import AsJson, DatabaseUrl, DataDir, print_json, print_table, with_store
+from deploy.commands.options import AsJson, DatabaseUrl, DataDir
+from deploy.commands.store_access import print_json, print_table, with_store
 from deploy.commands.tenants import ACTOR
 from deploy.configuration import DEFAULT_DATA_DIR
 from deploy.failure import Failure
@@ -24,7 +25,9 @@ LOOK_EVERY_SECONDS: Final = 0.25
 DEFAULT: Final = "default"
 NO_MODEL: Final = "No engine has been connected yet."
 
-app = typer.Typer(no_args_is_help=True, help="See and change how running engines schedule.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="See and change how running engines schedule."
+)
 
 Model = Annotated[str | None, typer.Option(help="Only engines of this model. Without it: all.")]
 

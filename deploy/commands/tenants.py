@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.commands.options import AsJson, DatabaseUrl, DataDir, print_json, print_table, with_store
+from deploy.commands.options import AsJson, DatabaseUrl, DataDir
+from deploy.commands.store_access import print_json, print_table, with_store
 from deploy.configuration import DEFAULT_DATA_DIR
 from gateway import administration, engine_administration
 from gateway.administration import TenantSummary
@@ -27,7 +28,7 @@ COLUMNS = [
     "state",
 ]
 
-app = typer.Typer(no_args_is_help=True, help="Create, list and change tenants.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, list and change tenants.")
 
 Concurrency = Annotated[
     int | None,

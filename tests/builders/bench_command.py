@@ -8,7 +8,8 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from deploy.cli import FORESEEABLE, app
+from deploy.cli import app
+from deploy.foreseeable import FORESEEABLE
 from engine.protocol import FinishReason, GenerateRequest, TokenDelta
 from tests.builders.engine_messages import token_ids_of
 from tests.fakes.keys import GOOD_KEY

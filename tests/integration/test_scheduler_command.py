@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 from typer.testing import CliRunner
 
-from deploy.cli import FORESEEABLE, app
+from deploy.cli import app
+from deploy.foreseeable import FORESEEABLE
 from engine.protocol import Configure
 from gateway.db import Database
 from gateway.engine_config import queries
