@@ -1,7 +1,9 @@
 """Everything on one machine: `sluice serve` starts the parts in order, keeps them running and stops them.
 
-    model ─┬─▶ engine ─────────────────────────────────────────────────────────────────────┬─▶ ready
-           └─▶ Postgres ──▶ schema ──▶ first tenant, key ──▶ gateway workers, admin UI ──────┘
+    ─┬─▶ model ──▶ engine ────────────────────────────────────────────────────────────────┬─▶ ready
+     └─▶ Postgres ──▶ schema ──▶ first tenant, key ──▶ gateway workers, admin UI ───────────┘
+
+Gateways and admin UI are started after the engine, whoever is ready first, because it must be stopped after them.
 
 What stops, stops in the reverse order, so that nobody loses what they stand on.
 """
@@ -119,11 +121,11 @@ class LocalServer:
         # Before them all: who connects while the workers drain is refused at once, and waits for nobody.
         self._at_exit.callback(self._listeners.close)
         self._set_environment()
-        with self._progress.step(f"model {self._options.model}"):
-            await asyncio.to_thread(models.find, self._options.model, self._directory.path)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._start_engine())
+            model = group.create_task(self._find_model())
+            group.create_task(self._start_engine(model))
             settings, first = await self._open_store(store_exit)
+            await model  # so the engine is started before them, and stopped after them
             group.create_task(self._start_admin())
             for spec in self._worker_specs(settings):
                 group.create_task(self._start_child(spec, local_url(self._listeners.api) + "/readyz"))
@@ -154,7 +156,12 @@ class LocalServer:
             await asyncio.to_thread(migrations.upgrade, settings.database_url)
         return settings, await first_start.prepare(settings, self._directory)
 
-    async def _start_engine(self) -> None:
+    async def _find_model(self) -> None:
+        with self._progress.step(f"model {self._options.model}"):
+            await asyncio.to_thread(models.find, self._options.model, self._directory.path)
+
+    async def _start_engine(self, model: asyncio.Task[None]) -> None:
+        await model
         listener = self._listeners.engine
         spec = ChildSpec(
             name="engine",
