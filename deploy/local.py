@@ -3,7 +3,7 @@
     ─┬─▶ model ──▶ engine ────────────────────────────────────────────────────────────────┬─▶ ready
      └─▶ Postgres ──▶ schema ──▶ first tenant, key ──▶ gateway workers, admin UI ───────────┘
 
-Gateways and admin UI are started after the engine, whoever is ready first, because it must be stopped after them.
+Gateways and admin UI are started after the engine, however long its model takes: it is stopped after them.
 
 What stops, stops in the reverse order, so that nobody loses what they stand on.
 """

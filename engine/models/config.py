@@ -1,6 +1,7 @@
 """What a model's config.json says, as a value that our code can serve. Transformers only parses it."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,23 +12,23 @@ from engine.models.files import one_line, read_json
 from engine.models.prepared import keep, prepared_path
 from engine.models.rotary import RopeParameters, parse_rope
 
-_NEEDED: Final = (
-    "hidden_act",
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "rope_parameters",
-    "tie_word_embeddings",
-    "attention_bias",
-    "mlp_bias",
-)
-"""Of a configuration, as Transformers names it."""
+_NEEDED: Final[Mapping[str, type]] = {
+    "hidden_act": str,
+    "vocab_size": int,
+    "hidden_size": int,
+    "intermediate_size": int,
+    "num_hidden_layers": int,
+    "num_attention_heads": int,
+    "num_key_value_heads": int,
+    "head_dim": int,
+    "max_position_embeddings": int,
+    "rms_norm_eps": float,
+    "rope_parameters": dict,
+    "tie_word_embeddings": bool,
+    "attention_bias": bool,
+    "mlp_bias": bool,
+}
+"""Of a configuration, as Transformers names and types it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ def read_config(directory: Path, *, prepared_in: Path | None = None) -> ModelCon
             f"{directory} holds quantised weights; only float32, bfloat16 and float16 are supported"
         )
     if prepared_in is None:
-        return _checked(_parsed(directory), directory)
+        return _checked(_parsed(directory, raw), directory)
     return _checked(_kept(prepared_path(prepared_in, directory, ".json"), raw, directory), directory)
 
 
@@ -80,13 +81,16 @@ def _kept(path: Path, raw: dict[str, Any], directory: Path) -> dict[str, Any]:
             return dict(kept["parsed"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # missing, damaged or of another form: written anew
-    parsed = _parsed(directory)
+    parsed = _parsed(directory, raw)
     text = json.dumps({"source": source, "parsed": parsed})
     keep(path, lambda file: file.write_text(text, encoding="utf-8"))
     return parsed
 
 
-def _parsed(directory: Path) -> dict[str, Any]:
+def _parsed(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
+    """What Transformers makes of `raw`, which is the file in `directory`."""
+    if _says_all(raw):
+        return {name: raw[name] for name in _NEEDED}
     # Here and not above: most starts do without, and are seconds faster for it.
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
@@ -96,6 +100,15 @@ def _parsed(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
         raise ModelError(f"{directory}/config.json cannot be read: {one_line(error)}") from error
     return {name: getattr(config, name) for name in _NEEDED}
+
+
+def _says_all(raw: dict[str, Any]) -> bool:
+    """Whether nothing is left to Transformers' defaults, old names and refusals, as in what we converted."""
+    if any(type(raw.get(name)) is not kind for name, kind in _NEEDED.items()):
+        return False
+    rope, num_heads = raw["rope_parameters"], raw["num_attention_heads"]
+    is_plain = rope.keys() == {"rope_type", "rope_theta"} and rope["rope_type"] == "default"
+    return is_plain and num_heads > 0 and raw["hidden_size"] % num_heads == 0
 
 
 def _checked(parsed: dict[str, Any], directory: Path) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""A configuration is parsed by Transformers once, which takes seconds, and anew when it is another one."""
+"""A configuration is parsed by Transformers once at most: it takes seconds. Another one is parsed anew."""
 
 import json
 import subprocess
@@ -20,16 +20,36 @@ assert "transformers" not in sys.modules
 """
 
 
-def test_second_start_does_not_import_transformers(tmp_path: Path) -> None:
-    directory, kept = write_tiny_llama(tmp_path / "tiny"), tmp_path / "kept"
-    first = read_config(directory, prepared_in=kept)
-    second = subprocess.run(
+def read_without_transformers(directory: Path, kept: Path) -> str:
+    """What a process of its own reads; fails where that needs Transformers."""
+    ended = subprocess.run(
         [sys.executable, "-c", READ_WITHOUT_TRANSFORMERS, str(directory), str(kept)],
         capture_output=True,
         text=True,
-        check=False,
+        check=True,
     )
-    assert second.stdout.strip() == str(first), second.stderr
+    return ended.stdout.strip()
+
+
+def leave_something_to_defaults(directory: Path) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    del config["mlp_bias"]
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def test_second_start_does_not_import_transformers(tmp_path: Path) -> None:
+    directory, kept = write_tiny_llama(tmp_path / "tiny"), tmp_path / "kept"
+    leave_something_to_defaults(directory)
+    with pytest.raises(subprocess.CalledProcessError):
+        read_without_transformers(directory, tmp_path / "not kept")
+    first = read_config(directory, prepared_in=kept)
+    assert read_without_transformers(directory, kept) == str(first)
+
+
+def test_configuration_that_says_all_needs_no_transformers_ever(tmp_path: Path) -> None:
+    directory, defaults = write_tiny_llama(tmp_path / "tiny"), write_tiny_llama(tmp_path / "defaults")
+    leave_something_to_defaults(defaults)
+    assert read_without_transformers(directory, tmp_path / "kept") == str(read_config(defaults))
 
 
 def test_changed_configuration_is_parsed_anew(tmp_path: Path) -> None:
