@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # Not compiled ahead: importing compiles what is used, and an install takes half the time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
+# While the packages are fetched and unpacked: compiling needs none of them.
+COMPILE := $(BIN)/python -m kernels.native
 # Triton is of use only beside a GPU; tests install it everywhere and run it interpreted.
 comma := ,
 GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
@@ -63,12 +65,10 @@ $(VENV)/bin/python:
 
 $(VENV)/.runtime: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing Sluice and what it needs (about a minute the first time)"
-	@$(PIP_INSTALL) --editable ".[engine$(GPU_EXTRA)]"
-	@$(BIN)/python -m kernels.native
+	@$(COMPILE) & $(PIP_INSTALL) --editable ".[engine$(GPU_EXTRA)]" && wait $$!
 	@touch $@
 
 $(VENV)/.development: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing Sluice, what it needs and what its tests need"
-	@$(PIP_INSTALL) --editable ".[engine,gpu,dev]"
-	@$(BIN)/python -m kernels.native
+	@$(COMPILE) & $(PIP_INSTALL) --editable ".[engine,gpu,dev]" && wait $$!
 	@touch $@ $(VENV)/.runtime
