@@ -272,9 +272,19 @@ SLUICE_INLINE void scale_outputs(const Linear& layer, int panel, Floats (&sums)[
   }
 }
 
+// The processor follows a panel by itself, but stops at the end of each page of memory.
+constexpr int kBytesAhead = 4096;
+
+template <class Codes>
+SLUICE_INLINE void fetch_ahead(const Group<Codes>& group) {
+  const char* from = reinterpret_cast<const char*>(&group) + kBytesAhead;
+  for (size_t line = 0; line < sizeof group; line += 64) __builtin_prefetch(from + line);
+}
+
 void split_tile(const QuantisedRows& input, const Linear& layer, int panel, Floats (&sums)[1][2]) {
   const Group<Codes4>* groups = groups_of<Codes4>(layer, panel);
   for (int g = 0; g < num_groups(layer.in_size); ++g) {
+    fetch_ahead(groups[g]);
     Ints exact[2];
     split_group_sums(input.split_row + 2 * g * kGroupSize, groups[g], exact);
     add_group(exact, groups[g], input, g, sums[0]);
