@@ -141,8 +141,12 @@ class Planner:
         then.
         """
         beside = self._slack.longest_step_seconds() if self._roster.num_running[OFFLINE] else None
-        bounds = (self._itl_guard_seconds, beside)
+        bounds = (self._guard_seconds, beside)
         return min((bound for bound in bounds if bound is not None), default=None)
+
+    @property
+    def _guard_seconds(self) -> float | None:
+        return None if self._itl_guard_seconds is None else self._itl_guard_seconds / self._step_time.margin
 
     def _prefill_interactive(self) -> None:
         """Chunk by chunk in fair order; a part of the budget is for one long prompt, whoever's turn it is.
@@ -247,7 +251,7 @@ class Planner:
         """How long offline work may make this step; None when nobody notices, or nothing can be foretold."""
         if not self._step_time.is_trained:
             return None
-        bounds = (self._slack.usual_step_seconds(self._now), self._itl_guard_seconds)
+        bounds = (self._slack.usual_step_seconds(self._now), self._guard_seconds)
         return min((bound for bound in bounds if bound is not None), default=None)
 
     def _decode_offline(self, running: list[Sequence], seconds: float | None, *, at_least: int) -> bool:

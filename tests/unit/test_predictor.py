@@ -195,6 +195,14 @@ def test_costs_have_a_floor_above_zero() -> None:
     assert model.decode_row_seconds(0) > 0
 
 
+def test_a_noisy_machine_needs_a_margin_and_a_steady_one_none(trained: StepTimeModel) -> None:
+    noisy = StepTimeModel()
+    feed(noisy, 500, noise=0.2)
+    assert StepTimeModel().margin == 1.0
+    assert trained.margin == pytest.approx(1.0, abs=0.02)
+    assert 1.15 < noisy.margin < 1.5
+
+
 @pytest.mark.parametrize("start", [0, 500, 8_000])
 def test_the_largest_chunk_within_a_time_just_fits(trained: StepTimeModel, start: int) -> None:
     def seconds(num_tokens: int) -> float:

@@ -219,9 +219,11 @@ class Conservation(Watcher):
         Of offline work its floor counts, and no more: it takes what they leave.
         """
         decodes, chunks, offline = self._rows(world, plan)
-        guard, step_time, least = world.itl_guard_seconds, world.scheduler.step_time, self._least_chunk(world)
-        decoding = step_time.seconds(load_of(decodes))
-        if not decodes or guard is None or not step_time.knows_prefill or decoding > guard:
+        step_time, least = world.scheduler.step_time, self._least_chunk(world)
+        if not decodes or world.itl_guard_seconds is None or not step_time.knows_prefill:
+            return math.inf
+        guard, decoding = world.itl_guard_seconds / step_time.margin, step_time.seconds(load_of(decodes))
+        if decoding > guard:
             return math.inf
         longest = max(guard, decoding + least * step_time.seconds_per_prefill_token)
         together = step_time.seconds(load_of(decodes, chunks))
