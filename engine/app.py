@@ -31,7 +31,7 @@ from engine.runner.runner import Runner
 from engine.runner.scripted_runner import ScriptedRunner, letters
 from engine.self_report import ServedModel
 from engine.server import EngineServer
-from engine.settings import EngineSection, EngineSettings
+from engine.settings import PREFILL_PAIR_COST, EngineSection, EngineSettings
 from engine.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -215,6 +215,7 @@ def _compose(
             kv_cache=kv_cache,
             vocab_size=parts.model.vocab_size,
             itl_guard_seconds=targets.itl_guard_seconds,
+            prefill_pair_cost=PREFILL_PAIR_COST[parts.model.device],
         ),
         runner=parts.runner,
         telemetry=telemetry,

@@ -63,13 +63,8 @@ class StepDraft:
         if most <= 0 or self._longest_seconds == math.inf:
             return max(0, most)
         kept_seconds = (reserve + self.num_kept_tokens) * self._step_time.seconds_per_prefill_token
-        num_planned, num_computed = self.num_planned_tokens(sequence), sequence.num_computed_tokens
-        fitting = self._step_time.chunk_within(
-            self._seconds_left - kept_seconds,
-            num_computed + num_planned,
-            num_read_tokens=0 if num_planned else num_computed,
-        )
-        return min(most, max(1, fitting))
+        start = sequence.num_computed_tokens + self.num_planned_tokens(sequence)
+        return min(most, max(1, self._step_time.chunk_within(self._seconds_left - kept_seconds, start)))
 
     @property
     def _seconds_left(self) -> float:
@@ -126,11 +121,9 @@ class StepDraft:
 
     def add_chunk(self, sequence: Sequence, num_tokens: int) -> None:
         """The next `num_tokens` of a sequence's known text; they lengthen the chunk that it has, if any."""
-        num_planned, num_computed = self.num_planned_tokens(sequence), sequence.num_computed_tokens
-        if not num_planned:
-            self._num_context_tokens += num_computed
+        num_planned = self.num_planned_tokens(sequence)
         self._num_prefill_tokens += num_tokens
-        self._num_prefill_pairs += prefill_pairs(num_computed + num_planned, num_tokens)
+        self._num_prefill_pairs += prefill_pairs(sequence.num_computed_tokens + num_planned, num_tokens)
         self._chunks[sequence] = num_planned + num_tokens
 
     def plan(self, step_id: int) -> StepPlan:

@@ -12,6 +12,8 @@ DRIFT_GAIN = 0.03
 DRIFT_SPREADS = 0.7
 KEPT_AFTER_DRIFT = 0.1
 SPREAD_GAIN = 0.05
+FIRST_TAIL, TAIL_GAIN = 1.1, 0.03
+TAIL_QUANTILE = 0.98  # more than is promised: what follows a step, publishing and the network, varies as well
 LEAST_SPREAD = 0.05  # of the prediction: no machine is steadier
 FORGETTING = 0.05  # a step weighs 1/e of a new one after 20 of its kind
 ANCHOR = 1e-9  # of a step's weight: keeps what no step told about where it is, and solvable
@@ -22,15 +24,14 @@ OPTIMISM = 0.8
 OPTIMISTIC_STEPS = 8  # the fastest of so many fits counts, so that no single step makes a bound rise
 
 # Amounts in a step of ordinary size, so that all columns are of one magnitude.
-PREFILL_SCALE, DECODE_SCALE, CONTEXT_SCALE, PAIR_SCALE = 512, 32, 32_768, 2**20
-NUM_COSTS = 5
+PREFILL_SCALE, DECODE_SCALE, ATTENTION_SCALE = 512, 32, 32_768
 
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
     """The work of one step.
 
-    `num_context_tokens`: in the cache before it, read by attention, summed over rows. `num_prefill_pairs`:
+    `num_context_tokens`: in the cache before it, read by decode rows, summed over them. `num_prefill_pairs`:
     of a token of a chunk and one that it attends to, summed over chunks.
     """
 
@@ -41,10 +42,12 @@ class StepLoad:
 
 
 class StepTimeModel:
-    """seconds = a + b * prefill tokens + c * decode rows + d * context tokens + e * prefill pairs.
+    """seconds = a + b * prefill tokens + c * decode rows + d * (context tokens + pair cost * prefill pairs).
 
-    None of the five is negative. The linear form is HyGen's, with the pairs added: a chunk at the end of a
-    long prompt costs several times what it costs at the start.
+    None of a to d is negative. The linear form is HyGen's, with the pairs added: a chunk at the end of a long
+    prompt costs several times what it costs at the start. What a pair costs beside a context token is the
+    device's and not learned: while a long prompt is computed beside decoding rows, both grow together, and
+    steps do not tell the one from the other.
 
     It is fitted by recursive least squares in information form, on relative errors. A step makes older ones
     fade only in the direction that it speaks about itself (Cao and Schwartz, "A directional forgetting
@@ -53,16 +56,18 @@ class StepTimeModel:
     so new that the prediction meant nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prefill_pair_cost: float = 0.0) -> None:
+        """`prefill_pair_cost`: of a prefill pair, in those of a context token that a decoding row reads."""
+        self._pair_cost = prefill_pair_cost
         self._num_steps = 0
         self._num_prefill_steps = 0
-        self._information = [[0.0] * NUM_COSTS for _ in range(NUM_COSTS)]
-        self._evidence = [0.0] * NUM_COSTS  # information times coefficients
-        self._fit = [0.0] * NUM_COSTS  # of the scaled columns, never negative
+        self._information = [[0.0] * 4 for _ in range(4)]
+        self._evidence = [0.0] * 4  # information times coefficients
+        self._fit = [0.0] * 4  # of the scaled columns, never negative
         self._spread = 0.1  # the usual size of errors, as a share of the prediction
         self._drift = 0.0  # their mean, with the sign
-        self._per_step = self._per_prefill_token = self._per_decode_row = 0.0
-        self._per_context_token = self._per_prefill_pair = 0.0
+        self._tail = FIRST_TAIL
+        self._per_step = self._per_prefill_token = self._per_decode_row = self._per_context_token = 0.0
         self._low_prefill_fits = deque([0.0] * OPTIMISTIC_STEPS, maxlen=OPTIMISTIC_STEPS)
         self._low_decode_fits = deque([(0.0, 0.0)] * OPTIMISTIC_STEPS, maxlen=OPTIMISTIC_STEPS)
 
@@ -82,12 +87,9 @@ class StepTimeModel:
         return max(self._per_prefill_token, LEAST_SECONDS_PER_TOKEN)
 
     @property
-    def margin(self) -> float:
-        """What a time that is to hold must be divided by where steps vary more than on the steadiest machine.
-
-        19 of 20 errors are below twice the usual one.
-        """
-        return 1 + 2 * (self._spread - LEAST_SPREAD) if self.is_trained else 1.0
+    def tail(self) -> float:
+        """How much longer than predicted a step with prompt tokens takes that only one of 50 exceeds."""
+        return self._tail
 
     def decode_row_seconds(self, num_context_tokens: int) -> float:
         """What one more decoding sequence costs; above zero always."""
@@ -101,22 +103,19 @@ class StepTimeModel:
             self._per_step
             + self._per_prefill_token * load.num_prefill_tokens
             + self._per_decode_row * load.num_decode_rows
-            + self._per_context_token * load.num_context_tokens
-            + self._per_prefill_pair * load.num_prefill_pairs
+            + self._per_context_token * self._attention(load)
         )
 
-    def chunk_within(self, seconds: float, start: int, *, num_read_tokens: int) -> int:
+    def chunk_within(self, seconds: float, start: int) -> int:
         """How many tokens of a prompt fit into `seconds` when `start` stand before them; 0 if none.
 
-        `num_read_tokens`: those of the context that no chunk of the step reads yet. n tokens take
-        d * read + (b + e * (start + 1/2)) * n + e/2 * n^2, so this is the root of a quadratic.
+        With e for a pair's cost n tokens take (b + e * (start + 1/2)) * n + e/2 * n^2: this is the root.
         """
-        left = seconds - self._per_context_token * num_read_tokens
-        if left <= 0:
+        if seconds <= 0:
             return 0
-        per_pair = self._per_prefill_pair
+        per_pair = self._per_context_token * self._pair_cost
         linear = self.seconds_per_prefill_token + per_pair * (start + 0.5)
-        return int(2 * left / (linear + math.sqrt(linear * linear + 2 * per_pair * left)))
+        return int(2 * seconds / (linear + math.sqrt(linear * linear + 2 * per_pair * seconds)))
 
     def least_seconds(self, num_prefill_tokens: int, num_decodes: int, max_tokens_per_step: int) -> float:
         """A time that so much prefill, then so many steps of one row, cannot be faster than; 0.0 if unknown.
@@ -127,7 +126,7 @@ class StepTimeModel:
         if not self.is_trained:
             return 0.0
         num_steps = -(-num_prefill_tokens // max_tokens_per_step) + num_decodes
-        work = [num_steps, num_prefill_tokens / PREFILL_SCALE, num_decodes / DECODE_SCALE, 0.0, 0.0]
+        work = [num_steps, num_prefill_tokens / PREFILL_SCALE, num_decodes / DECODE_SCALE, 0.0]
         fastest = work[1] * min(self._low_prefill_fits) + min(
             num_steps * per_step + work[2] * per_row for per_step, per_row in self._low_decode_fits
         )
@@ -142,13 +141,14 @@ class StepTimeModel:
             1.0,
             load.num_prefill_tokens / PREFILL_SCALE,
             load.num_decode_rows / DECODE_SCALE,
-            load.num_context_tokens / CONTEXT_SCALE,
-            load.num_prefill_pairs / PAIR_SCALE,
+            self._attention(load) / ATTENTION_SCALE,
         ]
         predicted = max(_dot(columns, self._fit), LEAST_UNIT_SECONDS)
         if not self.is_trained:
             self._learn(load, columns, seconds, unit=max(predicted, seconds))
             return
+        if load.num_prefill_tokens:
+            self._follow_tail(seconds / predicted)
         error = seconds / predicted - 1
         usual = OUTLIER_SPREADS * self._spread
         # Only a slow step can be an accident: nothing makes a machine faster than it is.
@@ -163,6 +163,13 @@ class StepTimeModel:
             self._spread *= SPREAD_GROWTH
         self._spread = max(LEAST_SPREAD, self._spread)
         self._follow_drift(min(error, usual))
+
+    def _follow_tail(self, ratio: float) -> None:
+        """Of 50 steps 49 lower it a little, and one raises it 49 times as much: so it stays at that quantile.
+
+        (Robbins and Monro, "A stochastic approximation method", 1951.) Accidents count: people meet them.
+        """
+        self._tail = max(1.0, self._tail + TAIL_GAIN * (TAIL_QUANTILE - (ratio <= self._tail)))
 
     def _follow_drift(self, error: float) -> None:
         """Errors that nearly all go one way are another machine: all costs change, and are known less well.
@@ -219,8 +226,10 @@ class StepTimeModel:
         self._per_step = self._fit[0]
         self._per_prefill_token = self._fit[1] / PREFILL_SCALE
         self._per_decode_row = self._fit[2] / DECODE_SCALE
-        self._per_context_token = self._fit[3] / CONTEXT_SCALE
-        self._per_prefill_pair = self._fit[4] / PAIR_SCALE
+        self._per_context_token = self._fit[3] / ATTENTION_SCALE
+
+    def _attention(self, load: StepLoad) -> float:
+        return load.num_context_tokens + self._pair_cost * load.num_prefill_pairs
 
     def _uncertainty(self, row: Row[float]) -> float:
         """The variance of what the fit says of `row`, in units of one observation's."""
@@ -228,9 +237,7 @@ class StepTimeModel:
 
 
 def _dot(left: Row[float], right: Row[float]) -> float:
-    a0, a1, a2, a3, a4 = left
-    b0, b1, b2, b3, b4 = right
-    return a0 * b0 + a1 * b1 + a2 * b2 + a3 * b3 + a4 * b4
+    return left[0] * right[0] + left[1] * right[1] + left[2] * right[2] + left[3] * right[3]
 
 
 def _solve_nonnegative(matrix: Row[Row[float]], target: Row[float]) -> list[float]:
@@ -248,38 +255,30 @@ def _without(
     fixed: int, matrix: Row[Row[float]], target: Row[float]
 ) -> tuple[list[list[float]], list[float]]:
     """The equations when one variable is zero: its own says just that, the others do not mention it."""
-    kept = [
-        [0.0 if fixed in (i, j) else value for j, value in enumerate(line)] for i, line in enumerate(matrix)
-    ]
+    kept = [[0.0 if fixed in (i, j) else matrix[i][j] for j in range(4)] for i in range(4)]
     kept[fixed][fixed] = 1.0
-    return kept, [0.0 if i == fixed else value for i, value in enumerate(target)]
+    return kept, [0.0 if i == fixed else target[i] for i in range(4)]
 
 
 def _solve(matrix: Row[Row[float]], target: Row[float]) -> list[float]:
-    """Solves five equations with a symmetric positive matrix, L D L' written out: a fifth of a loop's time.
+    """Solves four equations with a symmetric positive matrix, L D L' written out: a third of a loop's time.
 
     Rounding must not turn a column that depends on others into one known precisely, hence the least pivots.
     """
-    (m00, m01, m02, m03, m04), (_, m11, m12, m13, m14), (_, _, m22, m23, m24) = matrix[:3]
-    (*_, m33, m34), (*_, m44) = matrix[3:]
-    y0, y1, y2, y3, y4 = target
-    l1, l2, l3, l4 = m01 / m00, m02 / m00, m03 / m00, m04 / m00
+    (m00, m01, m02, m03), (_, m11, m12, m13), (_, _, m22, m23), (_, _, _, m33) = matrix
+    y0, y1, y2, y3 = target
+    l1, l2, l3 = m01 / m00, m02 / m00, m03 / m00
     d1 = max(m11 - l1 * m01, LEAST_PIVOT * m11)
-    p2, p3, p4 = m12 - l1 * m02, m13 - l1 * m03, m14 - l1 * m04
-    k2, k3, k4 = p2 / d1, p3 / d1, p4 / d1
+    p2, p3 = m12 - l1 * m02, m13 - l1 * m03
+    k2, k3 = p2 / d1, p3 / d1
     d2 = max(m22 - l2 * m02 - k2 * p2, LEAST_PIVOT * m22)
-    q3, q4 = m23 - l2 * m03 - k2 * p3, m24 - l2 * m04 - k2 * p4
-    j3, j4 = q3 / d2, q4 / d2
+    q3 = m23 - l2 * m03 - k2 * p3
+    j3 = q3 / d2
     d3 = max(m33 - l3 * m03 - k3 * p3 - j3 * q3, LEAST_PIVOT * m33)
-    r4 = m34 - l3 * m04 - k3 * p4 - j3 * q4
-    i4 = r4 / d3
-    d4 = max(m44 - l4 * m04 - k4 * p4 - j4 * q4 - i4 * r4, LEAST_PIVOT * m44)
     y1 -= l1 * y0
     y2 -= l2 * y0 + k2 * y1
     y3 -= l3 * y0 + k3 * y1 + j3 * y2
-    y4 -= l4 * y0 + k4 * y1 + j4 * y2 + i4 * y3
-    x4 = y4 / d4
-    x3 = y3 / d3 - i4 * x4
-    x2 = y2 / d2 - j3 * x3 - j4 * x4
-    x1 = y1 / d1 - k2 * x2 - k3 * x3 - k4 * x4
-    return [y0 / m00 - l1 * x1 - l2 * x2 - l3 * x3 - l4 * x4, x1, x2, x3, x4]
+    x3 = y3 / d3
+    x2 = y2 / d2 - j3 * x3
+    x1 = y1 / d1 - k2 * x2 - k3 * x3
+    return [y0 / m00 - l1 * x1 - l2 * x2 - l3 * x3, x1, x2, x3]

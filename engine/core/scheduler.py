@@ -51,13 +51,17 @@ class Scheduler:
         kv_cache: KvCache,
         vocab_size: int,
         itl_guard_seconds: float | None = None,
+        prefill_pair_cost: float = 0.0,
         max_num_waiting: int = 4096,
         max_num_waiting_per_tenant: int = 2048,
     ) -> None:
-        """`itl_guard_seconds`: no prefill makes a step predictably longer while somebody reads along."""
+        """`itl_guard_seconds`: no prefill makes a step predictably longer while somebody reads along.
+
+        `prefill_pair_cost`: see StepTimeModel.
+        """
         self.kv_cache = kv_cache
         self.figures = Figures()
-        self.step_time = StepTimeModel()
+        self.step_time = StepTimeModel(prefill_pair_cost)
         self._vocab_size = vocab_size
         self._max_num_waiting = max_num_waiting
         self._max_num_waiting_per_tenant = max_num_waiting_per_tenant

@@ -14,6 +14,7 @@ MIN_SAMPLES = 20  # fewer in a window prove nothing
 LATEST_SECONDS = 3.0  # is it still so?
 FIVE_MINUTES_SECONDS = 300.0
 HOUR_MINUTES = 60  # what "minutes in breach" looks back on
+GUARD_SHARE = 0.9  # of the promised time between tokens that a step may be made to take
 QUEUE_WAIT = "queue_wait_p95_ms"
 KV_UTILIZATION = "kv_cache_utilization_max"
 
@@ -31,7 +32,7 @@ class SloTargets:
     @property
     def itl_guard_seconds(self) -> float:
         """How long a step may be made: a tenth below the promise, since predictions are sometimes missed."""
-        return 0.9 * self.itl_p95_ms / 1000
+        return GUARD_SHARE * self.itl_p95_ms / 1000
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class StepPlan:
     """Of its tokens, those that had been computed before a preemption."""
 
     num_context_tokens: int = 0
-    """Tokens already in the cache that the rows' attention reads, summed over rows."""
+    """Tokens already in the cache that the attention of decode rows reads, summed over them."""
 
     num_prefill_pairs: int = 0
     """Of a token in a chunk and one that it attends to, summed over chunks."""
@@ -84,7 +84,7 @@ class StepPlan:
             rows=rows,
             num_decode_rows=num_decode_rows,
             num_prefill_tokens=sum(len(row.token_ids) for row in chunks),
-            num_context_tokens=sum(row.start for row in rows),
+            num_context_tokens=sum(row.start for row in rows[:num_decode_rows]),
             num_prefill_pairs=sum(prefill_pairs(row.start, len(row.token_ids)) for row in chunks),
         )
 

@@ -27,7 +27,13 @@ LAWS = st.sampled_from(
         Law(per_step=0.01, per_prefill_token=0.001, per_decode_row=0.002),
         Law(per_step=0.002, per_prefill_token=0.004, per_decode_row=0.001, per_context_token=0.0001),
         Law(per_step=0.2, per_prefill_token=0.0001, per_decode_row=0.0001),
-        Law(per_step=0.004, per_prefill_token=0.001, per_decode_row=0.001, per_prefill_pair=0.0002),
+        Law(
+            per_step=0.004,
+            per_prefill_token=0.001,
+            per_decode_row=0.001,
+            per_context_token=0.0002,
+            pair_cost=0.5,
+        ),
     ]
 )
 LIMITS = st.fixed_dictionaries(

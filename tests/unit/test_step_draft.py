@@ -12,12 +12,12 @@ LIMITS = Limits(max_num_seqs=32, max_num_batched_tokens=192, max_num_prefill_tok
 
 def draft_with(num_decodes: int) -> StepDraft:
     """10 ms a decode row, 1 ms a prompt token, 5 us for each token that it attends to."""
-    model = StepTimeModel()
+    model = StepTimeModel(prefill_pair_cost=0.5)
     for index in range(200):
         rows, tokens = index % 16, 16 * (index % 5)
-        pairs = prefill_pairs(index * 37 % 4_000, tokens)
-        seconds = 0.01 + 0.01 * rows + 0.001 * tokens + 5e-6 * pairs
-        model.observe(StepLoad(tokens, rows, 0, pairs), seconds)
+        pairs, context = prefill_pairs(index * 37 % 4_000, tokens), index * 97 % 1_000
+        seconds = 0.01 + 0.01 * rows + 0.001 * tokens + 5e-6 * pairs + 1e-5 * context
+        model.observe(StepLoad(tokens, rows, context, pairs), seconds)
     draft = StepDraft(LIMITS, model)
     draft.add_decodes([sequence(f"s{index}", num_prompt_tokens=1) for index in range(num_decodes)])
     return draft

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from engine.core.admission import offline_blocks, usable_blocks
 from engine.core.charging import CACHED_TOKEN_COST, PROMPT_TOKEN_COST, sampled_token_cost
 from engine.core.outcome import Refusal, RefusalReason
-from engine.core.planner import MAX_SKIPS, MAX_TRIES
+from engine.core.planner import MAX_SKIPS, MAX_TRIES, guarded_seconds
 from engine.core.predictor import StepLoad
 from engine.core.sequence import Sequence, SequenceClass
 from engine.core.step import PlannedRow, StepPlan, prefill_pairs
@@ -58,7 +58,7 @@ class Budgets(Watcher):
         num_prefill_tokens = sum(len(row.token_ids) for row in chunks)
         assert all(len(row.token_ids) == 1 for row in decodes)
         assert num_prefill_tokens == plan.num_prefill_tokens
-        assert sum(row.start for row in plan.rows) == plan.num_context_tokens
+        assert sum(row.start for row in decodes) == plan.num_context_tokens
         pairs = (
             position + 1 for row in chunks for position in range(row.start, row.start + len(row.token_ids))
         )
@@ -222,14 +222,15 @@ class Conservation(Watcher):
         step_time, least = world.scheduler.step_time, self._least_chunk(world)
         if not decodes or world.itl_guard_seconds is None or not step_time.knows_prefill:
             return math.inf
-        guard, decoding = world.itl_guard_seconds / step_time.margin, step_time.seconds(load_of(decodes))
+        guard = guarded_seconds(world.itl_guard_seconds, step_time)
+        decoding = step_time.seconds(load_of(decodes))
         if decoding > guard:
             return math.inf
         longest = max(guard, decoding + least * step_time.seconds_per_prefill_token)
         together = step_time.seconds(load_of(decodes, chunks))
         floor = step_time.seconds(load_of(offline[:least])) - step_time.seconds(StepLoad())
         most = world.scheduler.limits.max_model_len
-        dearest = step_time.seconds(StepLoad(1, 0, most, most)) - step_time.seconds(StepLoad())
+        dearest = step_time.seconds(StepLoad(1, 0, 0, most)) - step_time.seconds(StepLoad())
         return longest - together - floor - dearest
 
     def _rows(self, world: World, plan: StepPlan) -> tuple[Rows, Rows, Rows]:
@@ -341,7 +342,7 @@ def load_of(decodes: Rows, chunks: Rows = ()) -> StepLoad:
     return StepLoad(
         sum(len(row.token_ids) for row in chunks),
         len(decodes),
-        sum(row.start for row in (*decodes, *chunks)),
+        sum(row.start for row in decodes),
         sum(prefill_pairs(row.start, len(row.token_ids)) for row in chunks),
     )
 
@@ -356,7 +357,7 @@ def alone_seconds(world: World, sequence: Sequence) -> float:
     while position < sequence.num_prompt_tokens:
         num_tokens = min(most, sequence.num_prompt_tokens - position)
         pairs = prefill_pairs(position, num_tokens)
-        seconds += world.law.seconds(StepLoad(num_tokens, 0, position, pairs))
+        seconds += world.law.seconds(StepLoad(num_tokens, 0, 0, pairs))
         position += num_tokens
     for _ in range(min(sequence.params.min_tokens, sequence.params.max_tokens) - 1):
         seconds += world.law.seconds(StepLoad(0, 1, position))

@@ -28,7 +28,8 @@ class Law:
     per_prefill_token: float
     per_decode_row: float
     per_context_token: float = 0.0
-    per_prefill_pair: float = 0.0
+    pair_cost: float = 0.0
+    """Of a prefill pair, in context tokens; the scheduler is told of it."""
 
     def seconds(self, load: StepLoad) -> float:
         """The duration of a step."""
@@ -36,8 +37,7 @@ class Law:
             self.per_step
             + self.per_prefill_token * load.num_prefill_tokens
             + self.per_decode_row * load.num_decode_rows
-            + self.per_context_token * load.num_context_tokens
-            + self.per_prefill_pair * load.num_prefill_pairs
+            + self.per_context_token * (load.num_context_tokens + self.pair_cost * load.num_prefill_pairs)
         )
 
     def teach(self, scheduler: Scheduler) -> None:
@@ -293,6 +293,7 @@ def world(
         kv_cache=KvCache(num_blocks=num_blocks, block_size=block_size),
         vocab_size=VOCAB_SIZE,
         itl_guard_seconds=itl_guard_seconds,
+        prefill_pair_cost=law.pair_cost if law is not None else 0.0,
         **settings,
     )
     if law is not None and is_trained:

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import numpy
 
-from engine.core.step import StepPlan, prefill_pairs
+from engine.core.step import StepPlan
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimeLaw:
-    """Seconds of a step: a constant, and shares for prompt tokens, decoding rows, the context that rows read,
-    and the pairs of a chunk's token and one that it attends to.
+    """Seconds of a step: a constant, and shares for prompt tokens, decoding rows and the context they read.
 
     `noise` is the standard deviation of a factor around 1, never below 0.5, drawn by the caller's generator.
     """
@@ -20,7 +19,6 @@ class StepTimeLaw:
     prefill_token_seconds: float
     decode_row_seconds: float
     context_token_seconds: float
-    prefill_pair_seconds: float = 0.0
     noise: float = 0.0
 
     def seconds(self, plan: StepPlan, generator: random.Random) -> float:
@@ -35,7 +33,6 @@ class StepTimeLaw:
             + self.prefill_token_seconds * work.num_prefill_tokens
             + self.decode_row_seconds * work.num_decode_rows
             + self.context_token_seconds * work.num_context_tokens
-            + self.prefill_pair_seconds * work.num_prefill_pairs
         )
 
 
@@ -46,7 +43,6 @@ class StepWork:
     num_prefill_tokens: int
     num_decode_rows: int
     num_context_tokens: int
-    num_prefill_pairs: int = 0
 
 
 def work_of(plan: StepPlan) -> StepWork:
@@ -56,30 +52,18 @@ def work_of(plan: StepPlan) -> StepWork:
         num_prefill_tokens=plan.num_tokens - num_decode_rows,
         num_decode_rows=num_decode_rows,
         num_context_tokens=sum([row.start for row in plan.rows]),
-        num_prefill_pairs=sum(
-            prefill_pairs(row.start, len(row.token_ids)) for row in plan.rows[num_decode_rows:]
-        ),
     )
 
 
 def fitted(samples: list[tuple[StepWork, float]]) -> StepTimeLaw:
     """The law that misses the measured steps (work, seconds) by the least squares; no share below zero."""
     facts = numpy.array(
-        [
-            [
-                1,
-                work.num_prefill_tokens,
-                work.num_decode_rows,
-                work.num_context_tokens,
-                work.num_prefill_pairs,
-            ]
-            for work, _ in samples
-        ],
+        [[1, work.num_prefill_tokens, work.num_decode_rows, work.num_context_tokens] for work, _ in samples],
         dtype=float,
     )
     seconds = numpy.array([measured for _, measured in samples])
-    shares = numpy.zeros(5)
-    active = [0, 1, 2, 3, 4]
+    shares = numpy.zeros(4)
+    active = [0, 1, 2, 3]
     while active:  # drop what would be negative, and fit the rest anew
         solution = numpy.linalg.lstsq(facts[:, active], seconds, rcond=None)[0]
         if solution.min() >= 0:
@@ -91,7 +75,6 @@ def fitted(samples: list[tuple[StepWork, float]]) -> StepTimeLaw:
         prefill_token_seconds=float(shares[1]),
         decode_row_seconds=float(shares[2]),
         context_token_seconds=float(shares[3]),
-        prefill_pair_seconds=float(shares[4]),
     )
 
 
