@@ -200,7 +200,7 @@ def test_one_of_fifty_steps_of_a_noisy_machine_takes_longer_than_its_tail(traine
     noisy = StepTimeModel(PAIR_COST)
     feed(noisy, 2_000, noise=0.2)
     feed(trained, 2_000)
-    assert trained.tail == pytest.approx(1.0, abs=0.02)
+    assert trained.tail == pytest.approx(1.0, abs=0.05)
     assert noisy.tail == pytest.approx(math.exp(2.054 * 0.2), rel=0.1)
 
 
