@@ -39,7 +39,7 @@ struct Step {
   const int64_t* token_ids;
   const int64_t* positions;
   const int64_t* slots;
-  const int64_t* sampled_tokens;  // [num_sampled], which tokens of the step are followed by a new one
+  const int64_t* sampled_tokens;  // [num_sampled], rising: which tokens of the step are followed by a new one
   AttentionBatch attention;
 };
 
@@ -57,11 +57,38 @@ enum Operator {
 };
 
 // Buffers that grow to what the largest step needed, and stay.
+// The attention of the tokens that are sampled from, each as a sequence of one query.
+class SampledAttention {
+ public:
+  AttentionPlan plan;
+
+  void fit(const Step& step, int num_heads, const KvCache& cache) {
+    const AttentionBatch& all = step.attention;
+    starts_.resize(step.num_sampled + 1);
+    lens_.resize(step.num_sampled);
+    tables_.resize(int64_t(step.num_sampled) * all.table_stride);
+    for (int i = 0, seq = 0; i < step.num_sampled; ++i) {
+      const int64_t token = step.sampled_tokens[i];
+      while (all.query_starts[seq + 1] <= token) ++seq;
+      starts_[i + 1] = i + 1;
+      lens_[i] = int32_t(step.positions[token] + 1);
+      std::copy_n(all.block_tables + int64_t(seq) * all.table_stride, all.table_stride,
+                  tables_.begin() + int64_t(i) * all.table_stride);
+    }
+    plan_attention({step.num_sampled, all.table_stride, starts_.data(), lens_.data(), tables_.data()}, num_heads,
+                   cache, &plan);
+  }
+
+ private:
+  std::vector<int32_t> starts_, lens_, tables_;
+};
+
 class Workspace {
  public:
   float *residual, *normed, *qkv, *query, *attended, *gate_and_up, *activated, *logits;
   LinearInput input;
   AttentionPlan attention;
+  SampledAttention sampled;
 
   void fit(const Decoder& d, int num_tokens, int num_sampled) {
     const int kv_width = 2 * d.layers[0].cache.num_kv_heads * d.head_dim, width = d.num_heads * d.head_dim;
@@ -147,7 +174,8 @@ void norm_for(const Linear& layer, const float* weight, const Decoder& d, int nu
   work.input.rows = work.normed;
 }
 
-void compute_layer(const Decoder& d, const Layer& layer, const Step& step, Workspace& work, Stopwatch& watch) {
+// The first half of a layer: each token's keys and values go to the cache, and its queries to the workspace.
+void compute_keys(const Decoder& d, const Layer& layer, const Step& step, Workspace& work, Stopwatch& watch) {
   const int num_tokens = step.num_tokens, width = d.num_heads * d.head_dim;
   norm_for(layer.qkv, layer.input_norm, d, num_tokens, work);
   watch.lap(kNorm);
@@ -159,7 +187,12 @@ void compute_layer(const Decoder& d, const Layer& layer, const Step& step, Works
                    step.slots[row], d.query_scale, layer.cache, work.query + int64_t(row) * width);
   });
   watch.lap(kKvWrite);
-  paged_attention(work.attention, layer.cache, work.query, work.attended);
+}
+
+// The second half: what the residual stream gains from attention and from the feed-forward network.
+void compute_rest(const Decoder& d, const Layer& layer, AttentionPlan& attention, int num_tokens, Workspace& work,
+                  Stopwatch& watch) {
+  paged_attention(attention, layer.cache, work.query, work.attended);
   watch.lap(kAttention);
   each_row(num_tokens, [&](int row) { prepare(layer.attention_output, work.attended, row, work); });
   work.input.rows = work.attended;
@@ -180,11 +213,23 @@ void compute_layer(const Decoder& d, const Layer& layer, const Step& step, Works
   watch.lap(kDown);
 }
 
-// The logits of the rows that sample: the last norm and the widest product only see those.
+// Moves the rows of tokens that are sampled from to the front: of all others the last layer's keys and values were
+// all that is ever read.
+void keep_sampled(const Decoder& d, const Step& step, Workspace& work) {
+  const int width = d.num_heads * d.head_dim;
+  for (int i = 0; i < step.num_sampled; ++i) {
+    const int64_t from = step.sampled_tokens[i];
+    if (from == i) continue;
+    std::copy_n(work.residual + from * d.hidden_size, d.hidden_size, work.residual + int64_t(i) * d.hidden_size);
+    std::copy_n(work.query + from * width, width, work.query + int64_t(i) * width);
+  }
+  work.sampled.fit(step, d.num_heads, d.layers[0].cache);
+}
+
 void compute_logits(const Decoder& d, const Step& step, Workspace& work) {
   for (int i = 0; i < step.num_sampled; ++i) {
-    const int64_t from = int64_t(step.sampled_tokens[i]) * d.hidden_size, to = int64_t(i) * d.hidden_size;
-    rms_norm_row(work.residual + from, d.final_norm, d.hidden_size, d.epsilon, work.normed + to);
+    const int64_t at = int64_t(i) * d.hidden_size;
+    rms_norm_row(work.residual + at, d.final_norm, d.hidden_size, d.epsilon, work.normed + at);
     prepare(d.output, work.normed, i, work);
   }
   work.input.rows = work.normed;
@@ -212,8 +257,16 @@ float* sluice_decoder_forward(const Decoder* decoder, const Step* step, Workspac
   Stopwatch watch(seconds);
   plan_attention(step->attention, decoder->num_heads, decoder->layers[0].cache, &work->attention);
   embed(*decoder, *step, *work);
-  for (int i = 0; i < decoder->num_layers; ++i) compute_layer(*decoder, decoder->layers[i], *step, *work, watch);
-  if (step->num_sampled > 0) compute_logits(*decoder, *step, *work);
+  const int last = decoder->num_layers - 1;
+  for (int i = 0; i < last; ++i) {
+    compute_keys(*decoder, decoder->layers[i], *step, *work, watch);
+    compute_rest(*decoder, decoder->layers[i], work->attention, step->num_tokens, *work, watch);
+  }
+  compute_keys(*decoder, decoder->layers[last], *step, *work, watch);
+  if (step->num_sampled == 0) return work->logits;
+  keep_sampled(*decoder, *step, *work);
+  compute_rest(*decoder, decoder->layers[last], work->sampled.plan, step->num_sampled, *work, watch);
+  compute_logits(*decoder, *step, *work);
   watch.lap(kOutput);
   return work->logits;
 }

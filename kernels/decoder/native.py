@@ -118,7 +118,7 @@ class DecoderStep:
     token_ids: Tensor  # [num_tokens] int64
     positions: Tensor  # [num_tokens] int64
     slots: Tensor  # [num_tokens] int64
-    sampled_tokens: Tensor  # [num_sampled] int64
+    sampled_tokens: Tensor  # [num_sampled] int64, rising
     attention: RaggedBatch
 
 
