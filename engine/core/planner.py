@@ -22,7 +22,7 @@ from engine.core.roster import Roster
 from engine.core.seats import Seats
 from engine.core.sequence import Sequence, SequenceClass, WaitReason
 from engine.core.slack import OfflineFloor, Slack
-from engine.core.slo import GUARD_SHARE
+from engine.core.slo import guarded_seconds
 from engine.core.waiting import Turns, WaitingRoom
 from engine.core.waits import Waits
 
@@ -31,15 +31,6 @@ MAX_TRIES = 8  # sequences found not to fit before a step looks no further
 LONG_LANE_EVERY = 8  # steps after which the oldest long prompt moves on, however much its tenant has had
 LONG_LANE_PART = 4  # a quarter of a step's prefill is the long lane's, if it wants it
 INTERACTIVE, OFFLINE = SequenceClass.INTERACTIVE, SequenceClass.OFFLINE
-
-
-def guarded_seconds(itl_guard_seconds: float, step_time: StepTimeModel) -> float:
-    """How long a step may be predicted to take: where steps vary much, shorter than the guard says.
-
-    The guard leaves a share of the promise to mispredictions. Where one of 50 steps misses by more than that,
-    so much is left that 49 of 50 keep the promise.
-    """
-    return itl_guard_seconds / max(1.0, GUARD_SHARE * step_time.tail)
 
 
 @dataclass(frozen=True)
@@ -158,7 +149,7 @@ class Planner:
     def _guard_seconds(self) -> float | None:
         if self._itl_guard_seconds is None:
             return None
-        return guarded_seconds(self._itl_guard_seconds, self._step_time)
+        return guarded_seconds(self._itl_guard_seconds, self._step_time.tail)
 
     def _prefill_interactive(self) -> None:
         """Chunk by chunk in fair order; a part of the budget is for one long prompt, whoever's turn it is.

@@ -19,6 +19,15 @@ QUEUE_WAIT = "queue_wait_p95_ms"
 KV_UTILIZATION = "kv_cache_utilization_max"
 
 
+def guarded_seconds(itl_guard_seconds: float, tail: float) -> float:
+    """How long a step may be predicted to take: where steps vary much, shorter than the guard says.
+
+    The guard leaves a share of the promise to mispredictions. Where steps at the `tail` of what is predicted
+    (see StepTimeModel) miss by more than that, so much is left that they keep the promise, too.
+    """
+    return itl_guard_seconds / max(1.0, GUARD_SHARE * tail)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SloTargets:
     """The promises, under the published names of `[slo]`."""

@@ -10,9 +10,10 @@ from collections import Counter, defaultdict
 from engine.core.admission import offline_blocks, usable_blocks
 from engine.core.charging import CACHED_TOKEN_COST, PROMPT_TOKEN_COST, sampled_token_cost
 from engine.core.outcome import Refusal, RefusalReason
-from engine.core.planner import MAX_SKIPS, MAX_TRIES, guarded_seconds
+from engine.core.planner import MAX_SKIPS, MAX_TRIES
 from engine.core.predictor import StepLoad
 from engine.core.sequence import Sequence, SequenceClass
+from engine.core.slo import guarded_seconds
 from engine.core.step import PlannedRow, StepPlan, prefill_pairs
 from engine.core.waiting import MAX_ITEMS_AHEAD
 from tests.builders.scheduler_world.world import World
@@ -222,7 +223,7 @@ class Conservation(Watcher):
         step_time, least = world.scheduler.step_time, self._least_chunk(world)
         if not decodes or world.itl_guard_seconds is None or not step_time.knows_prefill:
             return math.inf
-        guard = guarded_seconds(world.itl_guard_seconds, step_time)
+        guard = guarded_seconds(world.itl_guard_seconds, step_time.tail)
         decoding = step_time.seconds(load_of(decodes))
         if decoding > guard:
             return math.inf
