@@ -168,6 +168,7 @@ class EngineLoop:
         self._is_stopping = False
         self._is_draining = False
         self._num_failed_in_a_row = 0
+        self._previous_step_ended_at: float | None = None  # none when the loop has stood still since
         self.progress = Progress(step=0, has_work=False, since=clock())
         self.snapshot = self._take_snapshot()
         self._snapshot_at = clock()
@@ -232,6 +233,7 @@ class EngineLoop:
             self._scheduler.check_integrity()
         if plan is None or not self._scheduler.has_work:
             self._publish_untold()  # no step follows that it could overlap with
+            self._previous_step_ended_at = None
         self._note_progress()
 
     def _drain_commands(self) -> None:
@@ -310,6 +312,7 @@ class EngineLoop:
             return self._run_plan(plan)
         except Exception as error:  # whatever a model raises must not take the others down
             logger.exception("step %d failed", plan.step_id)
+            self._previous_step_ended_at = None
             reason = f"the step failed: {error}"
         suspects = self._scheduler.newest(plan)
         others = plan.without(suspects)
@@ -337,7 +340,10 @@ class EngineLoop:
             publishing.result()  # what it tells of must not change meanwhile
         self._num_failed_in_a_row = 0
         now = self._clock()
-        self._scheduler.observe(plan, now - started_at)
+        # Between two tokens lies all that the loop does, so the model of a step's time learns from all of it.
+        before = self._previous_step_ended_at
+        self._scheduler.observe(plan, now - (started_at if before is None else before))
+        self._previous_step_ended_at = now
         self._telemetry.step_done(plan, seconds=now - started_at, now=now)
         self._step = plan.step_id
         return self._scheduler.apply(plan, result, now)

@@ -14,7 +14,7 @@ MIN_SAMPLES = 20  # fewer in a window prove nothing
 LATEST_SECONDS = 3.0  # is it still so?
 FIVE_MINUTES_SECONDS = 300.0
 HOUR_MINUTES = 60  # what "minutes in breach" looks back on
-GUARD_SHARE = 0.9  # of the promised time between tokens that a step may be made to take
+GUARD_SHARE = 0.9  # of the promised time between tokens that a step may take
 QUEUE_WAIT = "queue_wait_p95_ms"
 KV_UTILIZATION = "kv_cache_utilization_max"
 
@@ -22,10 +22,10 @@ KV_UTILIZATION = "kv_cache_utilization_max"
 def guarded_seconds(itl_guard_seconds: float, tail: float) -> float:
     """How long a step may be predicted to take: where steps vary much, shorter than the guard says.
 
-    The guard leaves a share of the promise to mispredictions. Where steps at the `tail` of what is predicted
-    (see StepTimeModel) miss by more than that, so much is left that they keep the promise, too.
+    At the `tail` of what is predicted (see StepTimeModel) steps end within the guard. What the guard leaves of
+    the promise is for the token's way to its reader.
     """
-    return itl_guard_seconds / max(1.0, GUARD_SHARE * tail)
+    return itl_guard_seconds / max(1.0, tail)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class SloTargets:
 
     @property
     def itl_guard_seconds(self) -> float:
-        """How long a step may be made: a tenth below the promise, since predictions are sometimes missed."""
+        """How long a step may take: a tenth below the promise, for the token's way to its reader."""
         return GUARD_SHARE * self.itl_p95_ms / 1000
 
 
