@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
@@ -11,7 +12,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from engine.protocol import EngineDescription, Usage
+from engine.protocol import EngineDescription
 from gateway.api.application import build_application
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
@@ -25,7 +26,7 @@ from gateway.engines.client import (
     EngineIncompatibleError,
     Identity,
 )
-from gateway.engines.directory import EngineDirectory
+from gateway.engines.directory import EngineDirectory, LastRecords
 from gateway.errors import StoreUnavailable
 from gateway.generation import Generation
 from gateway.keys.service import KeyService
@@ -53,7 +54,12 @@ class Gateway:
             pool_size=settings.gateway.database_pool_size,
         )
         self._keys = KeyService(self._database, bytes.fromhex(settings.secrets.key_pepper))
-        self._metering = Metering(self._database, self._replica, self._usage_of)
+        self._metering = Metering(
+            self._database,
+            self._replica,
+            self._end_life,
+            on_ended=lambda: signal.raise_signal(signal.SIGTERM),
+        )
         self._catalogue = Catalogue()
         self._directory = EngineDirectory(settings.gateway.engines, self._make_client)
         self._config = ConfigFollower(self._database, self._directory)
@@ -147,8 +153,8 @@ class Gateway:
         except UnusableTextModelError as error:
             raise EngineIncompatibleError(f"its model cannot be served: {error}") from error
 
-    async def _usage_of(self, epoch: int) -> Mapping[str, Usage]:
-        return await self._directory.usage_of(replica=self._replica, epoch=epoch)
+    async def _end_life(self, epoch: int) -> LastRecords:
+        return await self._directory.end_life(replica=self._replica, epoch=epoch)
 
 
 def create_app(settings: GatewaySettings) -> FastAPI:

@@ -99,11 +99,12 @@ class RequestTooLarge(GatewayError):
 
 @dataclass(frozen=True, kw_only=True)
 class LimitStanding:
-    """How a reached limit stands; `reset_seconds` is the time until it is free of use again."""
+    """How a reached limit stands; `reset_seconds` is the time until it is free of use again. `name` says which it is."""
 
     limit: int
     remaining: int
     reset_seconds: float
+    name: str = ""
 
 
 class LimitReached(GatewayError):

@@ -29,6 +29,7 @@ _RECORD: Final = text(
         prompt_tokens = excluded.prompt_tokens, cached_tokens = excluded.cached_tokens,
         completion_tokens = excluded.completion_tokens, outcome = excluded.outcome, settled_at = now()
     WHERE known.outcome = 'lost'
+    RETURNING request_id, prompt_tokens + completion_tokens AS tokens
     """
 )
 
@@ -48,9 +49,9 @@ class UsageEvent:
     admitted_at: datetime
 
 
-async def record(connection: AsyncConnection, events: Sequence[UsageEvent]) -> None:
-    """Adds the events whose request has none yet."""
-    await connection.execute(
+async def record(connection: AsyncConnection, events: Sequence[UsageEvent]) -> dict[str, int]:
+    """Adds the events whose request has none yet. How many tokens each of those counts, by request."""
+    added = await connection.execute(
         _RECORD,
         {
             "request_ids": [event.request_id for event in events],
@@ -66,6 +67,7 @@ async def record(connection: AsyncConnection, events: Sequence[UsageEvent]) -> N
             "admitted_at": [event.admitted_at for event in events],
         },
     )
+    return {row.request_id: row.tokens for row in added}
 
 
 async def latest_served(connection: AsyncConnection, *, most: int) -> Sequence[Row[Any]]:

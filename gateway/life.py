@@ -1,0 +1,75 @@
+"""One life of a gateway process in the store: its epoch, and the lock that shows others that it goes on.
+
+Postgres lets go of the lock in the moment the process is killed; a process that is merely slow keeps it.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from sqlalchemy import text
+
+from gateway.db import Database
+from gateway.errors import StoreUnavailable
+from gateway.quotas import queries as quotas
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+
+
+class Life:
+    """Begun by `begin`; `keep` holds its lock, taking it again whenever its connection was lost."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        self._database = database
+        self._name = name
+        self._epoch: int | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The number of this life; no other life ever had or gets it."""
+        assert self._epoch is not None, "not begun"
+        return self._epoch
+
+    async def begin(self) -> int:
+        """A new life. Raises StoreUnavailable."""
+        await self._let_go()
+        async with self._database.transaction() as connection:
+            self._epoch = await quotas.register_replica(connection, self._name)
+        held = asyncio.Event()
+        self._keeping = asyncio.create_task(self._keep(self._epoch, held), name="life in the store")
+        await held.wait()
+        return self._epoch
+
+    async def end(self, *, holds_nothing: bool) -> None:
+        """The life is over; what it still holds is for others to close."""
+        await self._let_go()
+        if self._epoch is None:
+            return
+        with suppress(StoreUnavailable):
+            async with self._database.transaction() as connection:
+                if holds_nothing:
+                    await quotas.forget_life(connection, epoch=self._epoch)
+                else:
+                    await quotas.end_life(connection, epoch=self._epoch)
+
+    async def _let_go(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait({self._keeping})
+
+    async def _keep(self, epoch: int, held: asyncio.Event) -> None:
+        while True:
+            try:
+                async with self._database.session() as connection:
+                    await quotas.hold_life(connection, epoch=epoch)
+                    held.set()
+                    while True:
+                        await asyncio.sleep(LOOK_SECONDS)
+                        await connection.execute(text("SELECT 1"))
+            except StoreUnavailable as error:
+                logger.warning("the lock of epoch %d is lost: %s", epoch, error)
+            held.set()  # the store went away in between: it is taken as soon as that is back
+            await asyncio.sleep(LOOK_SECONDS)
