@@ -400,7 +400,7 @@ class EngineStatus(msgspec.Struct, frozen=True, tag="status"):
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """What the engine did for one ended request of a gateway's life; `account` as it came with the request."""
+    """What the engine did for one ended request of a gateway's life; `account` is what came with it."""
 
     id: str
     usage: Usage

@@ -1,4 +1,4 @@
-"""Closes lives that are over: what a dead gateway process left open is charged, and what it was lent goes back.
+"""Closes lives that are over: what a dead gateway process left open is charged, its loans go back.
 
 Until then all of it counts as spent: the dead process may have used it after it last said so. The truth is in
 the engines' records, each of which carries its payer's account. Exactly once: an event is charged in the

@@ -99,7 +99,7 @@ class RequestTooLarge(GatewayError):
 
 @dataclass(frozen=True, kw_only=True)
 class LimitStanding:
-    """How a reached limit stands; `reset_seconds` is the time until it is free of use again. `name` says which it is."""
+    """How a reached limit, `name`, stands; `reset_seconds` is the time until it is free of use again."""
 
     limit: int
     remaining: int

@@ -168,7 +168,7 @@ class Exchange:
                 self._trouble.end()
 
     async def finish(self) -> None:
-        """Tells all that is untold and gives everything back. Raises LifeEnded; retries while the store is away."""
+        """Tells all that is untold and gives everything back, however long that takes. Raises LifeEnded."""
         for credit in self._wallet:
             credit.is_retired = True
         while self._events or self._untold or self._num_live or any(credit.pool for credit in self._wallet):

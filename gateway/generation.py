@@ -46,9 +46,7 @@ class Ledger(Protocol):
         request_class: RequestClass,
         demand: Demand,
     ) -> Reservation:
-        """Claims slots and tokens. Raises LimitReached, InvalidRequest or StoreUnavailable; nothing was counted
-        then.
-        """
+        """Claims slots and tokens. Raises LimitReached, InvalidRequest, StoreUnavailable: nothing counts."""
 
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Gives back what was not used and writes down what was."""

@@ -6,9 +6,9 @@ replicas, each of which admits requests out of what it has been lent and out of 
     slots, rates   available + outstanding <= capacity            (a rate refills up to that)
     windows        available + outstanding + settled == capacity
 
-so no number of replicas, and no order of events, can use more than the limit: over any span of T seconds a rate
-gives at most  capacity + capacity / 60 * T,  a window gives at most its capacity. What a live request holds
-does not refill until it has ended: that is the price of never exceeding the limit.
+so no number of replicas, and no order of events, can use more than the limit: over any span of T seconds a
+rate gives at most  capacity + capacity / 60 * T,  a window gives at most its capacity. What a live request
+holds does not refill until it has ended: that is the price of never exceeding the limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ SECONDS_PER_REFILL: Final = 60.0
 class Bucket:
     """One bucket at one moment, under its lock, as the replica that asks sees it.
 
-    `pool` is what that replica has free of what it was lent; `idle_elsewhere` what others said they have free.
+    `pool` is what that replica has free of its loan; `idle_elsewhere` what others said they have free.
     """
 
     id: BucketId

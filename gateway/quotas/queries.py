@@ -1,8 +1,8 @@
 """All SQL of limits, buckets, leases and replicas. It decides nothing and opens no transaction.
 
-Credit moves in exchanges (`begin_exchange` .. `save`): whoever changes a bucket holds its row's lock, taken in
-the order of ids by everybody. What a replica holds of a bucket (`quota_lease`) only that replica changes while
-it lives; another may once it is fenced.
+Credit moves in exchanges (`begin_exchange` .. `save`): whoever changes a bucket holds its row's lock, taken
+in the order of ids by everybody. What is lent to a replica (`quota_lease`) only that replica changes while it
+lives; another may once it is fenced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,8 @@ _WINDOW_START: Final = """
 _WINDOW_LEFT: Final = """
     CASE l.kind
         WHEN 'tokens_per_day' THEN date_trunc('day', now(), 'UTC') + interval '1 day' - clock_timestamp()
-        WHEN 'tokens_per_month' THEN date_trunc('month', now(), 'UTC') + interval '1 month' - clock_timestamp()
+        WHEN 'tokens_per_month'
+            THEN date_trunc('month', now(), 'UTC') + interval '1 month' - clock_timestamp()
     END
 """
 _MAKE_BUCKETS: Final = text(
@@ -68,7 +69,8 @@ _OPEN_BUCKETS: Final = text(
 _LOCK: Final = text(
     """
     SELECT b.id, l.kind, b.capacity, coalesce(l.value, b.capacity)::float8 AS limit_value, b.available,
-           b.outstanding, b.refilled_at, b.wanted_until > now() AS is_wanted, coalesce(own.granted, 0) AS granted,
+           b.outstanding, b.refilled_at, b.wanted_until > now() AS is_wanted,
+           coalesce(own.granted, 0) AS granted,
            (SELECT coalesce(sum(o.idle), 0) FROM quota_lease o
             WHERE o.bucket_id = b.id AND o.epoch <> :epoch) AS idle_elsewhere
     FROM quota_bucket b
@@ -91,12 +93,13 @@ _SAVE: Final = text(
         UPDATE quota_bucket b
         SET capacity = new.capacity, available = new.available, outstanding = new.outstanding,
             refilled_at = greatest(b.refilled_at, CAST(:now AS timestamptz)),
-            wanted_until = CASE WHEN new.wanted THEN CAST(:now AS timestamptz) + make_interval(secs => :wanted_for)
-                           ELSE b.wanted_until END
+            wanted_until = CASE WHEN new.wanted
+                THEN CAST(:now AS timestamptz) + make_interval(secs => :wanted_for) ELSE b.wanted_until END
         FROM new WHERE b.id = new.id
         RETURNING b.id, b.tenant_id
     ), over AS (
-        DELETE FROM quota_lease l USING new WHERE l.bucket_id = new.id AND l.epoch = :epoch AND new.granted = 0
+        DELETE FROM quota_lease l USING new
+        WHERE l.bucket_id = new.id AND l.epoch = :epoch AND new.granted = 0
     )
     INSERT INTO quota_lease (bucket_id, epoch, tenant_id, granted, idle)
     SELECT new.id, :epoch, saved.tenant_id, new.granted, new.idle

@@ -116,8 +116,8 @@ def input_too_long(
 ) -> InvalidRequest:
     """The prompt is longer than this caller may send."""
     return InvalidRequest(
-        f"The prompt has {num_prompt_tokens} tokens; {scope_name(limit, tenant_name=tenant_name)} may send at "
-        f"most {limit.value}.",
+        f"The prompt has {num_prompt_tokens} tokens; "
+        f"{scope_name(limit, tenant_name=tenant_name)} may send at most {limit.value}.",
         param=param,
         code="context_length_exceeded",
     )

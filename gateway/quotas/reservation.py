@@ -20,7 +20,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class RateState:
-    """A limit after reserving; `reset_seconds` is the time until it is full again. `name` says which it is."""
+    """A limit, `name`, after reserving; `reset_seconds` is the time until it is full again."""
 
     limit: int
     remaining: int
@@ -32,8 +32,8 @@ class RateState:
 class Reservation:
     """One live request's slots, requests and tokens. Held from admission until it is settled, exactly once.
 
-    `max_output_tokens` is the output it pays for: the engine must not generate more. `limited_by` is what made
-    that less than was asked for. `account` says who pays, to whoever finds the request.
+    `max_output_tokens` is the output it pays for: the engine must not generate more. `limited_by` made that
+    less than was asked for. `account` says who pays, to whoever finds the request.
     """
 
     request_id: str

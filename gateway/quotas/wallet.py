@@ -1,7 +1,7 @@
 """All credit that this replica has been lent, and what live requests hold of it. It knows no store.
 
-A request is let in by `take`, at once and without a lock, because no other coroutine runs meanwhile; `Hold` is
-what it has then, until `end`. There is no counter to take back: what is held is what live requests hold.
+A request is let in by `take`, at once and without a lock, because no other coroutine runs meanwhile; `Hold`
+is what it has then, until `end`. There is no counter to take back: live requests hold what is held.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
