@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
+from gateway.logs import Trouble
 from gateway.quotas import queries as quotas
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class Life:
         self._name = name
         self._epoch: int | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._trouble = Trouble(logger, "the lock that shows others that this process lives is lost")
 
     @property
     def epoch(self) -> int:
@@ -66,10 +68,11 @@ class Life:
                 async with self._database.session() as connection:
                     await quotas.hold_life(connection, epoch=epoch)
                     held.set()
+                    self._trouble.end()
                     while True:
                         await asyncio.sleep(LOOK_SECONDS)
                         await connection.execute(text("SELECT 1"))
             except StoreUnavailable as error:
-                logger.warning("the lock of epoch %d is lost: %s", epoch, error)
+                self._trouble.note(error, is_foreseeable=True)
             held.set()  # the store went away in between: it is taken as soon as that is back
             await asyncio.sleep(LOOK_SECONDS)

@@ -126,7 +126,7 @@ class Metering:
             limits=_counted(limits, is_long=demand.is_long),
             prompt_tokens=demand.prompt_tokens,
             output_cap=cap,
-            output_floor=min(demand.output_floor, cap),
+            output_floor=_output_floor(limits, demand, cap=cap),
         )
         hold = self._wallet.take(want, now=time.monotonic()) or await self._exchange.borrow(want)
         if isinstance(hold, Shortage):
@@ -205,6 +205,14 @@ def _output_cap(limits: tuple[QuotaLimit, ...], demand: Demand, caller: Caller) 
         if insists and demand.output_cap > limit.value:
             raise output_too_long(limit, wanted=demand.output_cap, tenant_name=caller.tenant_name)
     return min([demand.output_cap, *(limit.value for limit in bounds)])
+
+
+def _output_floor(limits: tuple[QuotaLimit, ...], demand: Demand, *, cap: int) -> int:
+    """Who can do with less output makes do with what the whole limits can give, if that is any."""
+    if demand.output_floor == demand.output_cap:
+        return demand.output_floor
+    tokens = [one.value for one in limits if one.unit is Unit.TOKENS and one.counting is not Counting.BOUND]
+    return min([demand.output_floor, cap, *(max(value - demand.prompt_tokens, 1) for value in tokens)])
 
 
 def _account(live: Live, hold: Hold) -> Account:
