@@ -129,6 +129,21 @@ async def test_a_store_that_is_away_is_a_503_and_the_gateway_recovers(
         await until_status(client, "POST", CHAT, 200)
 
 
+async def test_a_store_that_is_away_is_never_a_401(
+    database: Database, url: str, store_switch: StoreSwitch
+) -> None:
+    known, unknown = await make_customer(database, "known"), await make_customer(database, "unknown")
+    async with client_of(url, known.secret) as client, client_of(url, unknown.secret) as stranger:
+        assert (await client.get("/v1/models")).status_code == 200
+        store_switch.off()
+        assert (await client.get("/v1/models")).status_code == 200
+        response = await stranger.get("/v1/models")
+        assert response.status_code == 503
+        assert int(response.headers["retry-after"]) >= 1
+        store_switch.on()
+        await until_status(stranger, "GET", "/v1/models", 200)
+
+
 async def test_a_gateway_starts_without_its_store_and_waits_for_it(
     database: Database, database_url: str, engine: WebSocketEngine, store_switch: StoreSwitch
 ) -> None:
