@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from engine.protocol import Finished, FinishReason, TokenDelta, Usage
-from gateway.administration import revoke_key
 from gateway.db import Database
+from gateway.key_administration import revoke_key
 from tests.builders.bodies import chat_body
 from tests.builders.engine_messages import engine_description, token_ids_of
 from tests.builders.store import make_customer
@@ -146,6 +146,21 @@ async def test_while_the_store_is_away_nobody_is_served_beyond_what_was_lent(
         assert {answer.status_code for answer in answers} <= {200, 503}
         assert answers[-1].status_code == 503
         await until_status(client, "POST", CHAT, 200)
+
+
+async def test_a_store_that_is_away_is_never_a_401(
+    database: Database, url: str, store_switch: StoreSwitch
+) -> None:
+    known, unknown = await make_customer(database, "known"), await make_customer(database, "unknown")
+    async with client_of(url, known.secret) as client, client_of(url, unknown.secret) as stranger:
+        assert (await client.get("/v1/models")).status_code == 200
+        store_switch.off()
+        assert (await client.get("/v1/models")).status_code == 200
+        response = await stranger.get("/v1/models")
+        assert response.status_code == 503
+        assert int(response.headers["retry-after"]) >= 1
+        store_switch.on()
+        await until_status(stranger, "GET", "/v1/models", 200)
 
 
 async def test_a_gateway_starts_without_its_store_and_waits_for_it(
