@@ -35,6 +35,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.requests.catalogue import Catalogue
 from gateway.settings import GatewaySettings
 from gateway.text.text_model import UnusableTextModelError
+from gateway.usage.upkeep import LedgerUpkeep, Retention
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,12 @@ class Gateway:
         self._directory = EngineDirectory(settings.gateway.engines, self._make_client)
         self._config = ConfigFollower(self._database, self._directory)
         self._history = EngineHistory(self._database, lambda: self._directory.clients)
+        self._upkeep = LedgerUpkeep(
+            self._database,
+            Retention(
+                event_days=settings.gateway.usage_event_days, minute_days=settings.gateway.usage_minute_days
+            ),
+        )
         metrics = GatewayMetrics(CollectorRegistry())
         self._dispatcher = Dispatcher(
             self._directory, metrics, max_queued=settings.gateway.max_queued_requests
@@ -107,6 +114,7 @@ class Gateway:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
+        await self._upkeep.stop()
         await self._history.stop()
         await self._config.stop()
         await self._directory.stop()
@@ -131,6 +139,7 @@ class Gateway:
         await self._config.start()
         await self._directory.start()
         await self._history.start()
+        await self._upkeep.start()
 
     def _make_client(self, address: EngineAddress) -> EngineClient:
         identity = Identity(

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "20261205_leases"
-down_revision = "20261201_engine_config"
+down_revision = "20261203_ledger"
 branch_labels = None
 depends_on = None
 

@@ -19,7 +19,6 @@ from gateway.quotas.limits import TenantLimits
 from gateway.tenants.errors import AdministrationError, AlreadyExists, BadValue, NoSuchThing
 from gateway.tenants.ids import KeyId
 from tests.builders.store import PEPPER, make_customer
-from tests.builders.store_rows import value
 
 pytestmark = pytest.mark.postgres
 
