@@ -1,0 +1,29 @@
+"""Rows of a tenant are seen and changed only by transactions that name the tenant, or say that they span all."""
+
+from migrations.row_security import lock_rows, unlock_rows
+
+revision = "20261204_row_security"
+down_revision = "20261201_engine_config"
+branch_labels = None
+depends_on = None
+
+WITH_A_TENANT_ID = (
+    "api_key",
+    "project",
+    "quota_bucket",
+    "quota_limit",
+    "reservation",
+    "usage_event",
+)
+
+
+def upgrade() -> None:
+    lock_rows("tenant", tenant_column="id")
+    for table in WITH_A_TENANT_ID:
+        lock_rows(table)
+
+
+def downgrade() -> None:
+    for table in WITH_A_TENANT_ID:
+        unlock_rows(table)
+    unlock_rows("tenant")
