@@ -18,6 +18,7 @@ COMMANDS: Final = (
     "admin",
     "migrate",
     "tenants",
+    "projects",
     "keys",
     "operators",
     "scheduler",

@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from deploy.data_directory import DataDirectory, write_private
-from gateway import administration
+from gateway import administration, key_administration
 from gateway.db import Database
 from gateway.operators.service import create_invite, has_operator
 from gateway.settings import GatewaySettings
@@ -35,11 +35,11 @@ async def prepare(settings: GatewaySettings, directory: DataDirectory) -> FirstS
 
 
 async def _first_key(database: Database, settings: GatewaySettings, directory: DataDirectory) -> str | None:
-    if await administration.list_keys(database):
+    if await key_administration.list_keys(database):
         return None
     with suppress(AlreadyExists):  # made by a start that was killed before it made the key
         await administration.create_tenant(database, ACTOR, FIRST_TENANT, limits=None)
-    issued = await administration.issue_key(
+    issued = await key_administration.issue_key(
         database, bytes.fromhex(settings.secrets.key_pepper), ACTOR, FIRST_TENANT, name="first key"
     )
     write_private(directory.first_key, issued.secret + "\n")

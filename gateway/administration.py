@@ -1,4 +1,4 @@
-"""What operators may do to tenants, limits and keys: each change and its audit row in one transaction.
+"""What operators may do to tenants and their limits: each change and its audit row in one transaction.
 
 Used by the command line and the admin pages. It knows no HTTP and no terminal; who the actor is, its caller
 says. Raises AdministrationError with a line for the operator, or StoreUnavailable.
@@ -7,8 +7,6 @@ says. Raises AdministrationError with a line for the operator, or StoreUnavailab
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import Final
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -16,18 +14,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.audit import queries as audit
 from gateway.db import Database
 from gateway.keys import queries as keys
-from gateway.keys.key import ApiKey, IssuedKey
-from gateway.keys.secret import digest, make_key, redact
 from gateway.quotas import queries as quotas
 from gateway.quotas.limits import TenantLimits
 from gateway.quotas.policy import change_limit, refill
 from gateway.tenants import queries as tenants
-from gateway.tenants.errors import AlreadyExists, BadValue, NoSuchThing
-from gateway.tenants.ids import KeyId, ProjectId, TenantId
-from gateway.tenants.lookup import storable, tenant_called
+from gateway.tenants.errors import AlreadyExists
+from gateway.tenants.ids import ProjectId, TenantId
+from gateway.tenants.lookup import tenant_called
+from gateway.tenants.names import checked_name
 from gateway.tenants.tenant import Tenant, check_weight
-
-MAX_NAME_CHARACTERS: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +39,7 @@ async def create_tenant(
     database: Database, actor: str, name: str, *, limits: TenantLimits | None = None, weight: float = 1.0
 ) -> Tenant:
     """A new tenant with its first project. Without `limits` it is unlimited."""
-    name = _checked_name(name)
+    name = checked_name(name)
     check_weight(weight)
     try:
         async with database.transaction() as connection:
@@ -128,7 +123,7 @@ async def set_cache_group(
     Tenants of a group share the engines' memory of their system prompts, and so can measure whether another
     of them has sent the same one.
     """
-    cache_group = None if cache_group is None else _checked_name(cache_group)
+    cache_group = None if cache_group is None else checked_name(cache_group)
     async with database.transaction() as connection:
         tenant = await tenant_called(connection, tenant_name_or_id, for_update=True)
         changed = await tenants.set_cache_group(connection, tenant.id, cache_group)
@@ -141,68 +136,6 @@ async def set_cache_group(
             after={"cache_group": cache_group},
         )
     return changed
-
-
-async def issue_key(
-    database: Database,
-    pepper: bytes,
-    actor: str,
-    tenant_name_or_id: str,
-    *,
-    name: str,
-    expires_at: datetime | None = None,
-) -> IssuedKey:
-    """A new key of a tenant. The secret in the answer is nowhere else, and never again."""
-    name = _checked_name(name)
-    if expires_at is not None and (expires_at.tzinfo is None or expires_at <= datetime.now(UTC)):
-        raise BadValue("A key's expiry must be in the future and name its time zone.")
-    async with database.transaction() as connection:
-        tenant = await tenant_called(connection, tenant_name_or_id)
-        project = await tenants.first_project(connection, tenant.id)
-        issued = await _add_key(connection, pepper, tenant.id, project, name=name, expires_at=expires_at)
-        await audit.record(
-            connection, actor=actor, action="key.issue", subject=issued.key.id, after=_facts(issued.key)
-        )
-    return issued
-
-
-async def list_keys(database: Database, tenant_name_or_id: str | None = None) -> Sequence[ApiKey]:
-    """A tenant's keys, or everybody's: newest first."""
-    async with database.transaction() as connection:
-        if tenant_name_or_id is None:
-            return await keys.all_of(connection, None)
-        tenant = await tenant_called(connection, tenant_name_or_id)
-        return await keys.all_of(connection, tenant.id)
-
-
-async def rotate_key(database: Database, pepper: bytes, actor: str, key: KeyId) -> IssuedKey:
-    """A new key of the same name, project and expiry; the old one is revoked with it."""
-    async with database.transaction() as connection:
-        old = await _live_key(connection, key)
-        issued = await _add_key(
-            connection, pepper, old.tenant, old.project, name=old.name, expires_at=old.expires_at
-        )
-        await keys.revoke(connection, old.id)
-        await audit.record(
-            connection,
-            actor=actor,
-            action="key.rotate",
-            subject=old.id,
-            before=_facts(old),
-            after=_facts(issued.key),
-        )
-    return issued
-
-
-async def revoke_key(database: Database, actor: str, key: KeyId) -> ApiKey:
-    """Ends a key; refused everywhere within two seconds."""
-    async with database.transaction() as connection:
-        old = await _live_key(connection, key)
-        await keys.revoke(connection, old.id)
-        await audit.record(connection, actor=actor, action="key.revoke", subject=old.id, before=_facts(old))
-        revoked = await keys.find(connection, old.id)
-    assert revoked is not None
-    return revoked
 
 
 async def _add_tenant(
@@ -243,53 +176,3 @@ async def _change_limits(connection: AsyncConnection, tenant: TenantId, limits: 
     await quotas.save_buckets(connection, {tenant: (available, timed.now)})
     await quotas.save_limits(connection, tenant, limits)
     return standing.limits
-
-
-async def _add_key(
-    connection: AsyncConnection,
-    pepper: bytes,
-    tenant: TenantId,
-    project: ProjectId,
-    *,
-    name: str,
-    expires_at: datetime | None,
-) -> IssuedKey:
-    made = make_key()
-    key = await keys.add(
-        connection,
-        key=made.id,
-        tenant_id=tenant,
-        project=project,
-        name=name,
-        digest=digest(made.value, pepper=pepper),
-        redacted_value=redact(made.value),
-        expires_at=expires_at,
-    )
-    return IssuedKey(secret=made.value, key=key)
-
-
-async def _live_key(connection: AsyncConnection, key: KeyId) -> ApiKey:
-    found = await keys.find(connection, KeyId(storable(key)), for_update=True)
-    if found is None:
-        raise NoSuchThing(f"There is no key {key!r}.")
-    if found.revoked_at is not None:
-        raise BadValue(f"The key {key} is revoked already.")
-    return found
-
-
-def _checked_name(name: str) -> str:
-    name = name.strip()
-    if not name or len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
-        raise BadValue(f"A name must be 1 to {MAX_NAME_CHARACTERS} printable characters.")
-    return name
-
-
-def _facts(key: ApiKey) -> audit.Facts:
-    """What the audit trail says of a key: nothing that lets anybody in."""
-    return {
-        "id": key.id,
-        "tenant": key.tenant,
-        "name": key.name,
-        "redacted_value": key.redacted_value,
-        "expires_at": None if key.expires_at is None else key.expires_at.isoformat(),
-    }

@@ -4,6 +4,7 @@
     ├── InvalidRequest          400  mend the request (`param` names the culprit)
     │   └── ContextLengthExceeded
     ├── InvalidApiKey           401  use a valid key
+    ├── PermissionDenied        403  use a key that may do this
     ├── NotFound                404  name a thing that exists
     ├── RequestTooLarge         413  send less
     ├── LimitReached            429  wait, or ask for a higher limit
@@ -78,6 +79,16 @@ class InvalidApiKey(GatewayError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="invalid_api_key")
+
+
+class PermissionDenied(GatewayError):
+    """The key is valid, but not for this use."""
+
+    status = 403
+    type = "invalid_request_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="insufficient_permissions")
 
 
 class NotFound(GatewayError):

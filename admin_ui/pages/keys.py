@@ -1,9 +1,9 @@
-"""The Keys pages: issue a key, show its secret once, revoke it."""
+"""The Keys pages: issue a key, show its secret once, rotate it, revoke it."""
 
 import json
 import shlex
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,9 +13,10 @@ from admin_ui.context import AdminContext, Context
 from admin_ui.forms import FieldError, Form, parse_expiry, parse_name
 from admin_ui.page import redirect, redirect_with_flash, show_page
 from admin_ui.sessions import OwnForm, SignedIn
-from gateway import administration
+from gateway import administration, key_administration
 from gateway.administration import TenantSummary
-from gateway.keys.key import ApiKey
+from gateway.key_administration import DEFAULT_OVERLAP
+from gateway.keys.key import ApiKey, IssuedKey
 from gateway.operators.service import Session
 from gateway.tenants.errors import NoSuchThing
 from gateway.tenants.ids import KeyId
@@ -32,7 +33,7 @@ async def list_page(request: Request, context: Context, session: SignedIn) -> Re
     """All keys, or those of the tenant that the query names."""
     tenants = await administration.list_tenants(context.database)
     chosen = _chosen(tenants, request.query_params.get("tenant"))
-    keys = await administration.list_keys(context.database, None if chosen is None else chosen.id)
+    keys = await key_administration.list_keys(context.database, None if chosen is None else chosen.id)
     return show_page(
         request,
         context,
@@ -55,7 +56,7 @@ async def new_page(request: Request, context: Context, session: SignedIn) -> Res
 async def issue(request: Request, context: Context, session: SignedIn, form: OwnForm) -> Response:
     """Issues a key and goes to the one page that shows its secret."""
     try:
-        issued = await administration.issue_key(
+        issued = await key_administration.issue_key(
             context.database,
             context.key_pepper,
             session.operator_name,
@@ -68,8 +69,7 @@ async def issue(request: Request, context: Context, session: SignedIn, form: Own
     except NoSuchThing:
         errors = {"tenant": "This tenant is gone; choose another."}
         return await _form_page(request, context, session, form=form, errors=errors)
-    context.reveals.hold(operator_id=session.operator_id, key_id=issued.key.id, secret=issued.secret)
-    return redirect(f"/keys/{issued.key.id}/issued")
+    return _reveal(context, session, issued)
 
 
 @router.get("/{key_id}/issued")
@@ -77,20 +77,42 @@ async def issued_page(request: Request, context: Context, session: SignedIn, key
     """The secret with a line to try it, the first time; afterwards only the list."""
     secret = context.reveals.take(operator_id=session.operator_id, key_id=key_id)
     if secret is None:
-        text = "A secret is shown once. If it was lost, revoke its key and issue another."
+        text = "A secret is shown once. If it was lost, rotate its key."
         return redirect_with_flash(request, context, "/keys", text)
     curl = curl_line(api_url=context.settings.admin.api_url, secret=secret, model=_any_model(context))
     return show_page(request, context, session, "keys/issued.html", secret=secret, curl=curl)
 
 
+@router.get("/{key_id}/rotate")
+async def rotate_page(request: Request, context: Context, session: SignedIn, key_id: str) -> Response:
+    """Asks once more: the old secret ends, though not at once."""
+    key = await _key(context, key_id)
+    return show_page(
+        request,
+        context,
+        session,
+        "keys/rotate.html",
+        key=key,
+        overlap_hours=DEFAULT_OVERLAP // timedelta(hours=1),
+        overlap_ends_at=key.overlap_ends_at(datetime.now(UTC)),
+    )
+
+
+@router.post("/{key_id}/rotate")
+async def rotate(
+    request: Request, context: Context, session: SignedIn, _form: OwnForm, key_id: str
+) -> Response:
+    """Gives the key a new secret and goes to the one page that shows it; the old one works on meanwhile."""
+    issued = await key_administration.rotate_key(
+        context.database, context.key_pepper, session.operator_name, KeyId(key_id)
+    )
+    return _reveal(context, session, issued)
+
+
 @router.get("/{key_id}/revoke")
 async def revoke_page(request: Request, context: Context, session: SignedIn, key_id: str) -> Response:
     """Asks once more: what depends on the key stops."""
-    keys = await administration.list_keys(context.database)
-    key = next((key for key in keys if key.id == key_id), None)
-    if key is None:
-        raise NoSuchThing("There is no such key.")
-    return show_page(request, context, session, "keys/revoke.html", key=key)
+    return show_page(request, context, session, "keys/revoke.html", key=await _key(context, key_id))
 
 
 @router.post("/{key_id}/revoke")
@@ -98,7 +120,7 @@ async def revoke(
     request: Request, context: Context, session: SignedIn, _form: OwnForm, key_id: str
 ) -> Response:
     """Ends the key for good."""
-    await administration.revoke_key(context.database, session.operator_name, KeyId(key_id))
+    await key_administration.revoke_key(context.database, session.operator_name, KeyId(key_id))
     return redirect_with_flash(request, context, "/keys", "The key is revoked.")
 
 
@@ -115,6 +137,20 @@ def curl_line(*, api_url: str, secret: str, model: str) -> str:
     )
 
 
+async def _key(context: AdminContext, key_id: str) -> ApiKey:
+    keys = await key_administration.list_keys(context.database)
+    key = next((key for key in keys if key.id == key_id), None)
+    if key is None:
+        raise NoSuchThing("There is no such key.")
+    return key
+
+
+def _reveal(context: AdminContext, session: Session, issued: IssuedKey) -> Response:
+    """Leads to the page that shows a secret, once."""
+    context.reveals.hold(operator_id=session.operator_id, key_id=issued.key.id, secret=issued.secret)
+    return redirect(f"/keys/{issued.key.id}/issued")
+
+
 def _key_values(key: ApiKey, *, now: datetime) -> dict[str, Any]:
     return {
         "id": key.id,
@@ -125,6 +161,8 @@ def _key_values(key: ApiKey, *, now: datetime) -> dict[str, Any]:
         "last_used_at": key.last_used_at,
         "expires_at": key.expires_at,
         "state": key.state(now),
+        "previous_redacted_value": key.previous_redacted_value,
+        "overlap_ends_at": key.overlap_ends_at(now),
     }
 
 

@@ -13,10 +13,14 @@ from deploy.commands.tenants import ACTOR
 from deploy.configuration import DEFAULT_DATA_DIR, key_pepper, use_config_file, use_secrets_of
 from deploy.data_directory import DataDirectory
 from deploy.store import configured_url
-from gateway import administration
+from gateway import key_administration
 from gateway.db import Database
+from gateway.key_administration import DEFAULT_OVERLAP, MAX_OVERLAP
 from gateway.keys.key import ApiKey, IssuedKey
+from gateway.keys.scope import ALL_SCOPES, Scope
 from gateway.tenants.ids import KeyId
+
+HOUR = timedelta(hours=1)
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Create, list, rotate and revoke API keys."
@@ -28,7 +32,18 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the key and no
 @app.command()
 def create(
     tenant: Annotated[str, typer.Option(help="The tenant's name.")],
+    project: Annotated[
+        str | None, typer.Option(help="One of the tenant's projects.", show_default="its first")
+    ] = None,
     name: Annotated[str, typer.Option(help="What the key is for.")] = "key",
+    scopes: Annotated[
+        list[Scope] | None,
+        typer.Option("--scope", help="What it may be used for; may be repeated. Without it: everything."),
+    ] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="A model it may use; may be repeated. Without it: all of them."),
+    ] = None,
     expires_in_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Without it: never.")] = None,
     quiet: Quiet = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
@@ -41,8 +56,16 @@ def create(
     expires_at = None if expires_in_days is None else datetime.now(UTC) + timedelta(days=expires_in_days)
 
     async def verb(database: Database) -> IssuedKey:
-        return await administration.issue_key(
-            database, pepper, ACTOR, tenant, name=name, expires_at=expires_at
+        return await key_administration.issue_key(
+            database,
+            pepper,
+            ACTOR,
+            tenant,
+            name=name,
+            project=project,
+            scopes=scopes or ALL_SCOPES,
+            models=models or None,
+            expires_at=expires_at,
         )
 
     issued = with_store(verb, data_dir=data_dir, database_url=database_url)
@@ -59,14 +82,14 @@ def list_(
     """Shows keys, newest first. Secrets are never shown."""
 
     async def verb(database: Database) -> list[ApiKey]:
-        return list(await administration.list_keys(database, tenant))
+        return list(await key_administration.list_keys(database, tenant))
 
     keys = with_store(verb, data_dir=data_dir, database_url=database_url)
     if as_json:
         print_json([asdict(key) for key in keys])
         return
     print_table(
-        ["id", "tenant", "name", "key", "last used", "expires", "state"],
+        ["id", "tenant", "project", "name", "key", "may", "last used", "expires", "state"],
         [_row(key) for key in keys],
         empty="No keys yet. Make one: sluice keys create --tenant NAME",
     )
@@ -75,17 +98,25 @@ def list_(
 @app.command()
 def rotate(
     key: Annotated[str, typer.Argument(help="The key's id, as `sluice keys list` shows it.")],
+    overlap_hours: Annotated[
+        int,
+        typer.Option(
+            min=0, max=MAX_OVERLAP // HOUR, help="How long the old secret works beside the new one."
+        ),
+    ] = DEFAULT_OVERLAP // HOUR,
     quiet: Quiet = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
     database_url: DatabaseUrl = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Makes a new key in the place of an old one, which is revoked."""
+    """Gives a key a new secret, shown this once. The old one works on for a day, or as long as is said."""
     pepper = _pepper(data_dir, database_url, config)
 
     async def verb(database: Database) -> IssuedKey:
-        return await administration.rotate_key(database, pepper, ACTOR, KeyId(key))
+        return await key_administration.rotate_key(
+            database, pepper, ACTOR, KeyId(key), overlap=overlap_hours * HOUR
+        )
 
     issued = with_store(verb, data_dir=data_dir, database_url=database_url)
     _print_issued(issued, quiet=quiet, as_json=as_json)
@@ -100,7 +131,7 @@ def revoke(
     """Ends a key; it is refused everywhere within 2 seconds."""
 
     async def verb(database: Database) -> ApiKey:
-        return await administration.revoke_key(database, ACTOR, KeyId(key))
+        return await key_administration.revoke_key(database, ACTOR, KeyId(key))
 
     revoked = with_store(verb, data_dir=data_dir, database_url=database_url)
     print(f"Key {revoked.redacted_value} of {revoked.tenant_name} revoked.")
@@ -117,24 +148,47 @@ def _pepper(data_dir: Path, database_url: str | None, config: Path | None) -> by
 
 
 def _print_issued(issued: IssuedKey, *, quiet: bool, as_json: bool) -> None:
+    key = issued.key
     if quiet:
         print(issued.secret)
     elif as_json:
-        print_json({"secret": issued.secret, **asdict(issued.key)})
+        print_json({"secret": issued.secret, **asdict(key)})
     else:
-        print(f"Key {issued.key.id} for {issued.key.tenant_name}, shown this once:\n\n  {issued.secret}\n")
+        print(f"Key {key.id} for {key.tenant_name}, shown this once:\n\n  {issued.secret}\n")
+        if key.previous_redacted_value is not None:
+            print(f"The secret before it, {key.previous_redacted_value}, {_fate(key, datetime.now(UTC))}.")
+
+
+def _fate(key: ApiKey, now: datetime) -> str:
+    """What becomes of a key's previous secret."""
+    ends_at = key.overlap_ends_at(now)
+    return "is refused within 2 seconds" if ends_at is None else f"works until {_minute(ends_at)} UTC"
 
 
 def _row(key: ApiKey) -> list[object]:
-    def day(moment: datetime | None) -> str:
-        return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
-
     return [
         key.id,
         key.tenant_name,
+        key.project_name,
         key.name,
         key.redacted_value,
-        day(key.last_used_at),
-        day(key.expires_at),
-        key.state(datetime.now(UTC)).value,
+        _uses(key),
+        _minute(key.last_used_at),
+        _minute(key.expires_at),
+        _state(key, datetime.now(UTC)),
     ]
+
+
+def _uses(key: ApiKey) -> str:
+    uses = "everything" if len(key.scopes) == len(Scope) else ", ".join(key.scopes)
+    return uses if key.models is None else f"{uses} with {', '.join(key.models)}"
+
+
+def _state(key: ApiKey, now: datetime) -> str:
+    if (ends_at := key.overlap_ends_at(now)) is None:
+        return key.state(now).value
+    return f"{key.state(now).value}, also {key.previous_redacted_value} until {_minute(ends_at)}"
+
+
+def _minute(moment: datetime | None) -> str:
+    return "never" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"

@@ -26,6 +26,7 @@ from gateway.api.sse import DONE, PING, AnswerHead, ChatFrames, CompletionFrames
 from gateway.errors import GatewayError
 from gateway.generation import Admitted, Call, Completed, GenerationEvent, Idle, TextDelta
 from gateway.keys.caller import Caller
+from gateway.keys.scope import Scope as KeyScope
 from gateway.requests.parse import parse_chat, parse_completion
 from gateway.requests.prepare import prepare
 from gateway.requests.values import InferenceRequest, PreparedRequest
@@ -115,6 +116,7 @@ class InferenceEndpoint:
     async def _respond(self, services: Services, exchange: Exchange, progress: Progress) -> None:
         try:
             progress.caller = await services.keys.authenticate(exchange.context.authorization)
+            progress.caller.require(KeyScope.INFERENCE)
             body = await exchange.read_body(
                 max_bytes=services.settings.max_body_bytes,
                 within_seconds=services.settings.read_timeout_seconds,
@@ -129,7 +131,7 @@ class InferenceEndpoint:
     ) -> None:
         try:
             request = self._dialect.parse(body)
-            model = services.catalogue.find(request.model)
+            model = services.catalogue.find(request.model, allowed=caller.models)
             prepared = await prepare(request, model, cache_group=caller.cache_group)
             call = _call(services, exchange.context, request, call_id=progress.call_id)
             events = services.generation.run(call, prepared, model=model, caller=caller)

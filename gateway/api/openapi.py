@@ -15,6 +15,7 @@ _COMPONENTS: Final = "#/components/schemas/{name}"
 _ERRORS: Final = {
     400: "The body cannot be used; `param` names the culprit.",
     401: "The API key is unknown, revoked or expired.",
+    403: "The API key lacks the scope that the request needs.",
     404: "The model does not exist.",
     413: "The body is over the size cap.",
     429: "A limit of the tenant is reached; nothing was counted.",
@@ -43,7 +44,7 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         if path.startswith("/v1/models"):
             operations["get"]["security"] = [{"key": []}]
-            operations["get"]["responses"].update({"401": _error(401), "404": _error(404)})
+            operations["get"]["responses"].update({str(status): _error(status) for status in (401, 403, 404)})
             operations["get"]["responses"].pop("422", None)
     return document
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from gateway.keys.scope import Scope
 from gateway.tenants.ids import KeyId, ProjectId, TenantId
 
 
@@ -17,18 +18,26 @@ class KeyState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
-    """`redacted_value` tells keys apart; nothing here lets anybody in. None: never, or not yet."""
+    """`redacted_value` tells keys apart; nothing here lets anybody in. None: never, or not yet.
+
+    `models` None: all of them. After a rotation, `previous_…` is the secret before it and when that ends.
+    """
 
     id: KeyId
     tenant: TenantId
     tenant_name: str
     project: ProjectId
+    project_name: str
     name: str
     redacted_value: str
+    scopes: tuple[Scope, ...]
+    models: tuple[str, ...] | None
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    previous_redacted_value: str | None
+    previous_expires_at: datetime | None
 
     def state(self, now: datetime) -> KeyState:
         """The state at a moment; a revoked key is revoked even after its end."""
@@ -37,10 +46,16 @@ class ApiKey:
         is_over = self.expires_at is not None and self.expires_at <= now
         return KeyState.EXPIRED if is_over else KeyState.ACTIVE
 
+    def overlap_ends_at(self, now: datetime) -> datetime | None:
+        """Until when two secrets let in; None where only one does, or none."""
+        ends_at = self.previous_expires_at
+        is_running = self.state(now) is KeyState.ACTIVE and ends_at is not None and now < ends_at
+        return ends_at if is_running else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class IssuedKey:
-    """A new key with its secret, which is shown once and kept nowhere."""
+    """A key with its new secret, which is shown once and kept nowhere."""
 
     secret: str = field(repr=False)
     key: ApiKey

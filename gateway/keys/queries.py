@@ -1,21 +1,34 @@
 """All SQL of API keys."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import RowMapping, Select, func, insert, or_, select, union, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.keys.key import ApiKey
+from gateway.keys.scope import Scope
 from gateway.keys.tables import api_key
 from gateway.tenants.ids import KeyId, ProjectId, TenantId
-from gateway.tenants.tables import tenant
+from gateway.tenants.project import Project
+from gateway.tenants.tables import project, tenant
+
+_SECRET_COLUMNS: Final = ("secret_hash", "previous_secret_hash")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredSecret:
+    """One of a key's secrets, as a digest. `expires_in_seconds` is by the store's clock; None: never."""
+
+    digest: bytes = field(repr=False)
+    expires_in_seconds: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRecord:
-    """What a presented key is checked against. `expires_in_seconds` is by the store's clock."""
+    """What a presented key is checked against. `secrets`: the newest, and the one before it if any."""
 
     id: KeyId
     tenant: TenantId
@@ -24,9 +37,11 @@ class KeyRecord:
     weight: float
     cache_group: str | None
     project: ProjectId
-    digest: bytes = field(repr=False)
+    project_name: str
+    scopes: frozenset[Scope]
+    models: frozenset[str] | None
     revoked: bool
-    expires_in_seconds: float | None
+    secrets: tuple[StoredSecret, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,19 +54,28 @@ class Changes:
 
 async def record(connection: AsyncConnection, key: KeyId) -> KeyRecord | None:
     """The key of this public id, whoever it belongs to."""
+    previous_expires_at = func.least(
+        api_key.c.previous_expires_at, api_key.c.expires_at
+    )  # the null is ignored
     rows = await connection.execute(
         select(
             api_key.c.id,
             api_key.c.tenant_id,
             api_key.c.project_id,
+            api_key.c.scopes,
+            api_key.c.models,
             api_key.c.secret_hash,
+            api_key.c.previous_secret_hash,
             api_key.c.revoked_at.is_not(None).label("revoked"),
             func.extract("epoch", api_key.c.expires_at - func.clock_timestamp()).label("expires_in"),
+            func.extract("epoch", previous_expires_at - func.clock_timestamp()).label("previous_expires_in"),
             tenant.c.name.label("tenant_name"),
             tenant.c.weight,
             tenant.c.cache_group,
             tenant.c.disabled_at.is_not(None).label("disabled"),
+            project.c.name.label("project_name"),
         )
+        .join(project, project.c.id == api_key.c.project_id)
         .join(tenant, tenant.c.id == api_key.c.tenant_id)
         .where(api_key.c.id == key)
     )
@@ -90,28 +114,48 @@ async def add(
     connection: AsyncConnection,
     *,
     key: KeyId,
-    tenant_id: TenantId,
-    project: ProjectId,
+    project: Project,
     name: str,
     digest: bytes,
     redacted_value: str,
+    scopes: Collection[Scope],
+    models: Collection[str] | None,
     expires_at: datetime | None,
 ) -> ApiKey:
     """Stores a new key."""
     await connection.execute(
         insert(api_key).values(
             id=key,
-            tenant_id=tenant_id,
-            project_id=project,
+            tenant_id=project.tenant,
+            project_id=project.id,
             name=name,
             secret_hash=digest,
             redacted_value=redacted_value,
+            scopes=sorted(scopes),
+            models=None if models is None else sorted(models),
             expires_at=expires_at,
         )
     )
-    added = await find(connection, key)
-    assert added is not None
-    return added
+    return await _get(connection, key)
+
+
+async def renew(
+    connection: AsyncConnection, key: KeyId, *, digest: bytes, redacted_value: str, overlap: timedelta
+) -> ApiKey:
+    """Gives a key another secret. The one before it ends after `overlap`, any older one now."""
+    await connection.execute(
+        update(api_key)
+        .where(api_key.c.id == key)
+        .values(
+            secret_hash=digest,
+            redacted_value=redacted_value,
+            previous_secret_hash=api_key.c.secret_hash,
+            previous_redacted_value=api_key.c.redacted_value,
+            previous_expires_at=func.now() + overlap,
+            updated_at=func.now(),
+        )
+    )
+    return await _get(connection, key)
 
 
 async def find(connection: AsyncConnection, key: KeyId, *, for_update: bool = False) -> ApiKey | None:
@@ -142,20 +186,32 @@ async def num_usable_by_tenant(connection: AsyncConnection) -> dict[TenantId, in
     return {TenantId(tenant_id): num_keys for tenant_id, num_keys in rows}
 
 
-async def revoke(connection: AsyncConnection, key: KeyId) -> None:
+async def revoke(connection: AsyncConnection, key: KeyId) -> ApiKey:
     """Ends a key now; one that has ended stays as it is."""
     await connection.execute(
         update(api_key)
         .where(api_key.c.id == key, api_key.c.revoked_at.is_(None))
         .values(revoked_at=func.now(), updated_at=func.now())
     )
+    return await _get(connection, key)
+
+
+async def _get(connection: AsyncConnection, key: KeyId) -> ApiKey:
+    found = await find(connection, key)
+    assert found is not None
+    return found
 
 
 def _visible() -> Select[tuple[object, ...]]:
-    return select(
-        *(column for column in api_key.c if column is not api_key.c.secret_hash),
-        tenant.c.name.label("tenant_name"),
-    ).join(tenant, tenant.c.id == api_key.c.tenant_id)
+    return (
+        select(
+            *(column for column in api_key.c if column.name not in _SECRET_COLUMNS),
+            tenant.c.name.label("tenant_name"),
+            project.c.name.label("project_name"),
+        )
+        .join(tenant, tenant.c.id == api_key.c.tenant_id)
+        .join(project, project.c.id == api_key.c.project_id)
+    )
 
 
 def _api_key(row: RowMapping) -> ApiKey:
@@ -164,12 +220,17 @@ def _api_key(row: RowMapping) -> ApiKey:
         tenant=TenantId(row["tenant_id"]),
         tenant_name=row["tenant_name"],
         project=ProjectId(row["project_id"]),
+        project_name=row["project_name"],
         name=row["name"],
         redacted_value=row["redacted_value"],
+        scopes=_scopes(row),
+        models=None if row["models"] is None else tuple(row["models"]),
         created_at=row["created_at"],
         expires_at=row["expires_at"],
         revoked_at=row["revoked_at"],
         last_used_at=row["last_used_at"],
+        previous_redacted_value=row["previous_redacted_value"],
+        previous_expires_at=row["previous_expires_at"],
     )
 
 
@@ -182,7 +243,24 @@ def _record(row: RowMapping) -> KeyRecord:
         weight=row["weight"],
         cache_group=row["cache_group"],
         project=ProjectId(row["project_id"]),
-        digest=bytes(row["secret_hash"]),
+        project_name=row["project_name"],
+        scopes=frozenset(_scopes(row)),
+        models=None if row["models"] is None else frozenset(row["models"]),
         revoked=row["revoked"],
-        expires_in_seconds=None if row["expires_in"] is None else float(row["expires_in"]),
+        secrets=tuple(_secrets(row)),
     )
+
+
+def _scopes(row: RowMapping) -> tuple[Scope, ...]:
+    """In the order of their definition; one that only a newer version knows is left out."""
+    return tuple(scope for scope in Scope if scope in row["scopes"])
+
+
+def _secrets(row: RowMapping) -> Iterator[StoredSecret]:
+    for digest, expires_in in (
+        ("secret_hash", "expires_in"),
+        ("previous_secret_hash", "previous_expires_in"),
+    ):
+        if row[digest] is not None:
+            seconds = None if row[expires_in] is None else float(row[expires_in])
+            yield StoredSecret(digest=bytes(row[digest]), expires_in_seconds=seconds)

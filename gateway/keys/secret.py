@@ -19,6 +19,8 @@ ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 PUBLIC_ID_CHARACTERS: Final = 12
 SECRET_CHARACTERS: Final = 43  # log2(62) * 43 = 256 bits
 CHECKSUM_CHARACTERS: Final = 6
+ENVIRONMENT: Final = "live"
+MAX_CHARACTERS: Final = 82  # of a whole key
 SHAPE: Final = re.compile(
     r"sk-[a-z]{1,16}-(?P<id>[0-9A-Za-z]{12})-[0-9A-Za-z]{43}(?P<checksum>[0-9A-Za-z]{6})"
 )
@@ -32,11 +34,15 @@ class NewKey:
     value: str = field(repr=False)
 
 
-def make_key(environment: str = "live") -> NewKey:
+def make_key() -> NewKey:
     """A key that nobody has seen."""
-    public_id = _random_text(PUBLIC_ID_CHARACTERS)
-    body = f"sk-{environment}-{public_id}-{_random_text(SECRET_CHARACTERS)}"
-    return NewKey(id=KeyId(public_id), value=body + _checksum(body))
+    return renew_key(KeyId(_random_text(PUBLIC_ID_CHARACTERS)))
+
+
+def renew_key(key: KeyId) -> NewKey:
+    """Another secret for the key of this public id."""
+    body = f"sk-{ENVIRONMENT}-{key}-{_random_text(SECRET_CHARACTERS)}"
+    return NewKey(id=key, value=body + _checksum(body))
 
 
 def public_id(value: str) -> KeyId | None:

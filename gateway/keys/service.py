@@ -16,8 +16,8 @@ from gateway.errors import InvalidApiKey, StoreUnavailable
 from gateway.keys import queries
 from gateway.keys.cache import KeyCache, Valid
 from gateway.keys.caller import Caller
-from gateway.keys.queries import KeyRecord
-from gateway.keys.secret import digest, public_id, redact
+from gateway.keys.queries import KeyRecord, StoredSecret
+from gateway.keys.secret import MAX_CHARACTERS, digest, public_id, redact
 from gateway.tenants.ids import KeyId
 
 POLL_SECONDS: Final = 1.0
@@ -53,6 +53,8 @@ class KeyService:
     async def authenticate(self, authorization: str | None) -> Caller:
         """Whose key this is. Raises InvalidApiKey, or StoreUnavailable when it cannot be known."""
         value = _bearer(authorization)
+        if len(value) > MAX_CHARACTERS:  # not hashed: whoever sends it would decide how long that takes
+            raise _incorrect(value)
         presented = digest(value, pepper=self._pepper)
         now = time.monotonic()
         known = self._cache.valid(presented)
@@ -62,7 +64,7 @@ class KeyService:
 
     def _admit(self, known: Valid, value: str, *, now: float) -> Caller:
         if known.expires_at is not None and now >= known.expires_at:
-            raise InvalidApiKey(f"The API key {redact(value)} has expired.")
+            raise _expired(value)
         self._used.add(known.caller.key)
         return known.caller
 
@@ -73,14 +75,14 @@ class KeyService:
         refused = self._cache.refused(presented, now=now)
         if refused is not None:
             raise InvalidApiKey(refused.reason)
+        version = self._cache.version
         async with self._database.transaction() as connection:
             record = await queries.record(connection, key)
-        reason = _why_not(record, value, presented)
-        if record is None or reason is not None:
-            self._cache.add_refused(presented, reason=reason or _incorrect(value).message, now=now)
-            raise InvalidApiKey(reason or _incorrect(value).message)
-        entry = _entry(record, now=now)
-        self._cache.add_valid(presented, entry)
+        entry = _judge(record, value, presented, now=now)
+        if isinstance(entry, InvalidApiKey):
+            self._cache.add_refused(presented, reason=entry.message, now=now, version=version)
+            raise entry
+        self._cache.add_valid(presented, entry, version=version)
         return self._admit(entry, value, now=now)
 
     async def _poll_for_ever(self) -> None:
@@ -94,23 +96,21 @@ class KeyService:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _poll(self) -> None:
-        used, self._used = self._used, set()
         async with self._database.transaction() as connection:
             changes = await queries.changes_since(
                 connection, self._changes_until, overlap_seconds=OVERLAP_SECONDS
             )
         self._polled_at = time.monotonic()
         self._changes_until = changes.now
-        for key in changes.keys:
-            self._cache.forget(key)
-        if changes.keys:
-            self._cache.forget_refusals()
-        if used:
-            await self._mark_used(used)
+        self._cache.forget(changes.keys)
+        if self._used:
+            await self._mark_used()
 
-    async def _mark_used(self, keys: set[KeyId]) -> None:
+    async def _mark_used(self) -> None:
+        used = frozenset(self._used)
         async with self._database.transaction() as connection:
-            await queries.mark_used(connection, keys)
+            await queries.mark_used(connection, used)
+        self._used -= used
 
 
 def _bearer(authorization: str | None) -> str:
@@ -124,31 +124,44 @@ def _bearer(authorization: str | None) -> str:
     return value.strip()
 
 
-def _why_not(record: KeyRecord | None, value: str, presented: bytes) -> str | None:
-    """The reason to refuse. Only who holds the whole key learns what became of it."""
-    if record is None or not hmac.compare_digest(record.digest, presented):
-        return _incorrect(value).message
+def _judge(record: KeyRecord | None, value: str, presented: bytes, *, now: float) -> Valid | InvalidApiKey:
+    """What the store's answer means. Only who holds a whole secret learns what became of it."""
+    secret = None if record is None else _secret_of(record, presented)
+    if record is None or secret is None:
+        return _incorrect(value)
     if record.revoked:
-        return f"The API key {redact(value)} has been revoked."
-    if record.expires_in_seconds is not None and record.expires_in_seconds <= 0:
-        return f"The API key {redact(value)} has expired."
+        return InvalidApiKey(f"The API key {redact(value)} has been revoked.")
+    expires_in = secret.expires_in_seconds
+    if expires_in is not None and expires_in <= 0:
+        return _expired(value)
     if record.tenant_disabled:
-        return f"The organization of the API key {redact(value)} is disabled."
-    return None
+        return InvalidApiKey(f"The organization of the API key {redact(value)} is disabled.")
+    return Valid(caller=_caller(record), expires_at=None if expires_in is None else now + expires_in)
+
+
+def _secret_of(record: KeyRecord, presented: bytes) -> StoredSecret | None:
+    """The one of the key's secrets that was presented."""
+    found = (secret for secret in record.secrets if hmac.compare_digest(secret.digest, presented))
+    return next(found, None)
+
+
+def _expired(value: str) -> InvalidApiKey:
+    return InvalidApiKey(f"The API key {redact(value)} has expired.")
 
 
 def _incorrect(value: str) -> InvalidApiKey:
     return InvalidApiKey(f"Incorrect API key provided: {redact(value)}.")
 
 
-def _entry(record: KeyRecord, *, now: float) -> Valid:
-    caller = Caller(
+def _caller(record: KeyRecord) -> Caller:
+    return Caller(
         tenant=record.tenant,
         tenant_name=record.tenant_name,
         project=record.project,
+        project_name=record.project_name,
         key=record.id,
         weight=record.weight,
+        scopes=record.scopes,
+        models=record.models,
         cache_group=record.cache_group,
     )
-    expires_in = record.expires_in_seconds
-    return Valid(caller=caller, expires_at=None if expires_in is None else now + expires_in)

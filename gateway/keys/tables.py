@@ -1,10 +1,14 @@
-"""API keys, as stored: a digest and a redacted form, never a secret."""
+"""API keys, as stored: a digest and a redacted form of each secret, never a secret.
+
+`previous_…` is the secret before the last rotation: it lets in until its end.
+"""
 
 from typing import Final
 
-from sqlalchemy import Column, DateTime, ForeignKey, LargeBinary, Table, Text, func
+from sqlalchemy import ARRAY, Column, DateTime, ForeignKey, LargeBinary, Table, Text, func
 
 from gateway.db import metadata
+from gateway.keys.scope import Scope
 from gateway.tenants.tables import project, tenant
 
 api_key: Final = Table(
@@ -16,6 +20,11 @@ api_key: Final = Table(
     Column("name", Text, nullable=False),
     Column("secret_hash", LargeBinary, nullable=False),
     Column("redacted_value", Text, nullable=False),
+    Column("scopes", ARRAY(Text), nullable=False, server_default=f"{{{','.join(Scope)}}}"),
+    Column("models", ARRAY(Text)),  # null: all
+    Column("previous_secret_hash", LargeBinary),
+    Column("previous_redacted_value", Text),
+    Column("previous_expires_at", DateTime(timezone=True)),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("expires_at", DateTime(timezone=True)),
     Column("revoked_at", DateTime(timezone=True)),

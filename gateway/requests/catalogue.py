@@ -26,17 +26,21 @@ class Catalogue:
         self._models: dict[str, ServedModel] = {}
         self._sources: dict[str, tuple[str | None, ...]] = {}
 
-    @property
-    def models(self) -> tuple[ServedModel, ...]:
-        """Every model, by name."""
-        return tuple(self._models[name] for name in sorted(self._models))
+    def models(self, *, allowed: frozenset[str] | None) -> tuple[ServedModel, ...]:
+        """Every model that is allowed, by name; None: all."""
+        return tuple(
+            self._models[name] for name in sorted(self._models) if allowed is None or name in allowed
+        )
 
-    def find(self, name: str) -> ServedModel:
-        """The model of that name. Raises NotFound, or ServerOverloaded before any engine has been met."""
+    def find(self, name: str, *, allowed: frozenset[str] | None) -> ServedModel:
+        """The model of that name, as if what is not allowed did not exist; None: all are.
+
+        Raises NotFound, or ServerOverloaded before any engine has been met.
+        """
         if not self._models:
             raise ServerOverloaded("No engine has been reached yet.", reason=AdmissionReason.ENGINE_UNHEALTHY)
         model = self._models.get(name)
-        if model is None:
+        if model is None or (allowed is not None and name not in allowed):
             raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
         return model
 

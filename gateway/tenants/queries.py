@@ -1,9 +1,12 @@
 """All SQL of tenants and projects."""
 
-from sqlalchemy import ColumnElement, RowMapping, func, insert, or_, select, update
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, RowMapping, Select, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.tenants.ids import ProjectId, TenantId
+from gateway.tenants.project import FIRST_PROJECT, Project
 from gateway.tenants.tables import project, tenant
 from gateway.tenants.tenant import Tenant
 
@@ -15,8 +18,9 @@ async def add(
     rows = await connection.execute(
         insert(tenant).values(id=tenant_id, name=name, weight=weight).returning(tenant)
     )
-    await connection.execute(insert(project).values(id=project_id, tenant_id=tenant_id, name="default"))
-    return _tenant(rows.mappings().one())
+    added = _tenant(rows.mappings().one())
+    await add_project(connection, project_id=project_id, tenant_id=tenant_id, name=FIRST_PROJECT)
+    return added
 
 
 async def find(connection: AsyncConnection, name_or_id: str, *, for_update: bool = False) -> Tenant | None:
@@ -43,16 +47,47 @@ async def all_by_name(connection: AsyncConnection) -> list[Tenant]:
     return [_tenant(row) for row in rows.mappings()]
 
 
-async def first_project(connection: AsyncConnection, tenant_id: TenantId) -> ProjectId:
+async def add_project(
+    connection: AsyncConnection, *, project_id: ProjectId, tenant_id: TenantId, name: str
+) -> Project:
+    """Stores a new project. The name must be free within its tenant."""
+    await connection.execute(insert(project).values(id=project_id, tenant_id=tenant_id, name=name))
+    added = await find_project(connection, tenant_id, project_id)
+    assert added is not None
+    return added
+
+
+async def find_project(connection: AsyncConnection, tenant_id: TenantId, name_or_id: str) -> Project | None:
+    """A tenant's project by id or name; an id wins over another project's name."""
+    rows = await connection.execute(
+        _projects()
+        .where(project.c.tenant_id == tenant_id)
+        .where(or_(project.c.id == name_or_id, project.c.name == name_or_id))
+        .order_by(project.c.id != name_or_id)
+        .limit(1)
+    )
+    row = rows.mappings().one_or_none()
+    return None if row is None else _project(row)
+
+
+async def first_project(connection: AsyncConnection, tenant_id: TenantId) -> Project:
     """The project a tenant was made with."""
-    found = await connection.scalar(
-        select(project.c.id)
+    rows = await connection.execute(
+        _projects()
         .where(project.c.tenant_id == tenant_id)
         .order_by(project.c.created_at, project.c.id)
         .limit(1)
     )
-    assert found is not None, "every tenant is made with a project"
-    return ProjectId(found)
+    return _project(rows.mappings().one())
+
+
+async def projects_of(connection: AsyncConnection, tenant_id: TenantId | None) -> Sequence[Project]:
+    """A tenant's projects, or everybody's, in the order of names."""
+    found = _projects().order_by(tenant.c.name, project.c.name)
+    if tenant_id is not None:
+        found = found.where(project.c.tenant_id == tenant_id)
+    rows = await connection.execute(found)
+    return [_project(row) for row in rows.mappings()]
 
 
 async def set_enabled(connection: AsyncConnection, tenant_id: TenantId, *, enabled: bool) -> Tenant:
@@ -93,4 +128,20 @@ def _tenant(row: RowMapping) -> Tenant:
         disabled_at=row["disabled_at"],
         created_at=row["created_at"],
         cache_group=row["cache_group"],
+    )
+
+
+def _projects() -> Select[tuple[object, ...]]:
+    return select(*project.c, tenant.c.name.label("tenant_name")).join(
+        tenant, tenant.c.id == project.c.tenant_id
+    )
+
+
+def _project(row: RowMapping) -> Project:
+    return Project(
+        id=ProjectId(row["id"]),
+        tenant=TenantId(row["tenant_id"]),
+        tenant_name=row["tenant_name"],
+        name=row["name"],
+        created_at=row["created_at"],
     )

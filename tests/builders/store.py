@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from engine.protocol import RequestClass, Usage
-from gateway.administration import create_tenant, issue_key
+from gateway.administration import create_tenant
 from gateway.db import Database
+from gateway.key_administration import issue_key
 from gateway.keys.caller import Caller
+from gateway.keys.scope import ALL_SCOPES
 from gateway.metering import Metering
 from gateway.quotas.limits import TenantLimits
 from gateway.quotas.reservation import Reservation
@@ -40,8 +42,10 @@ async def make_customer(
         tenant=tenant.id,
         tenant_name=tenant.name,
         project=issued.key.project,
+        project_name=issued.key.project_name,
         key=issued.key.id,
         weight=tenant.weight,
+        scopes=ALL_SCOPES,
     )
     return Customer(tenant=tenant, caller=caller, secret=issued.secret)
 

@@ -2,6 +2,7 @@
 
 from gateway.errors import InvalidApiKey
 from gateway.keys.caller import Caller
+from gateway.keys.scope import ALL_SCOPES
 from gateway.tenants.ids import KeyId, ProjectId, TenantId
 
 GOOD_KEY = "sk-test-aaaaaaaaaaaa-" + "A" * 49
@@ -14,8 +15,10 @@ class FakeKeys:
         tenant=TenantId("ten_acme"),
         tenant_name="acme",
         project=ProjectId("proj_default"),
+        project_name="default",
         key=KeyId("aaaaaaaaaaaa"),
         weight=1.0,
+        scopes=ALL_SCOPES,
     )
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from html import unescape
 import pytest
 from sqlalchemy import select
 
-from gateway import administration
+from gateway import administration, key_administration
 from gateway.audit.tables import audit_event
 from gateway.db import Database
 from gateway.quotas.limits import TenantLimits
@@ -126,15 +126,15 @@ async def test_the_list_shows_a_redacted_key_only(site: Site, operator: Visitor)
 
 async def test_a_key_is_revoked_after_asking(site: Site, operator: Visitor) -> None:
     await issue(operator, await tenant_id(site))
-    [key] = await administration.list_keys(site.database)
+    [key] = await key_administration.list_keys(site.database)
     await operator.submit(f"/keys/{key.id}/revoke")
-    [revoked] = await administration.list_keys(site.database)
+    [revoked] = await key_administration.list_keys(site.database)
     assert revoked.revoked_at is not None
 
 
 async def test_revoking_twice_changes_nothing_and_says_so(site: Site, operator: Visitor) -> None:
     await issue(operator, await tenant_id(site))
-    [key] = await administration.list_keys(site.database)
+    [key] = await key_administration.list_keys(site.database)
     answers = [await operator.submit(f"/keys/{key.id}/revoke") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [303, 409]
 

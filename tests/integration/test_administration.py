@@ -8,16 +8,13 @@ import pytest
 from gateway.administration import (
     create_tenant,
     get_tenant,
-    issue_key,
-    list_keys,
     list_tenants,
-    revoke_key,
-    rotate_key,
     set_limits,
     set_tenant_enabled,
 )
 from gateway.audit import queries as audit
 from gateway.db import Database
+from gateway.key_administration import issue_key, list_keys, revoke_key, rotate_key
 from gateway.quotas.limits import TenantLimits
 from gateway.tenants.errors import AdministrationError, AlreadyExists, BadValue, NoSuchThing
 from gateway.tenants.ids import KeyId

@@ -22,7 +22,15 @@ from tests.builders.store import reserve
 async def main():
     metering = Metering(Database.connect(sys.argv[1], application_name="dying"), "dying")
     await metering.start()
-    caller = Caller(tenant=sys.argv[2], tenant_name="acme", project="p", key="k", weight=1.0)
+    caller = Caller(
+        tenant=sys.argv[2],
+        tenant_name="acme",
+        project="p",
+        project_name="default",
+        key="k",
+        weight=1.0,
+        scopes=frozenset(),
+    )
     await reserve(metering, caller)
     print("holds", flush=True)
     await asyncio.sleep(600)

@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from engine.protocol import Finished, FinishReason, TokenDelta, Usage
-from gateway.administration import revoke_key
 from gateway.db import Database
+from gateway.key_administration import revoke_key
 from tests.builders.bodies import chat_body
 from tests.builders.engine_messages import engine_description, token_ids_of
 from tests.builders.store import make_customer

@@ -2,58 +2,24 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.administration import (
-    issue_key,
-    list_keys,
-    revoke_key,
-    rotate_key,
-    set_tenant_enabled,
-)
+from gateway.administration import set_tenant_enabled
 from gateway.db import Database
 from gateway.errors import InvalidApiKey, StoreUnavailable
+from gateway.key_administration import issue_key, list_keys, revoke_key, rotate_key
 from gateway.keys.secret import make_key
 from gateway.keys.service import KeyService
+from tests.builders.key_checks import bearer, seconds_until
 from tests.builders.store import PEPPER, make_customer
 from tests.builders.store_rows import until_value, value
 from tests.fixtures_postgres import StoreSwitch
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-async def keys(database: Database) -> AsyncIterator[KeyService]:
-    keys = KeyService(database, PEPPER)
-    await keys.start()
-    yield keys
-    await keys.stop()
-
-
-def bearer(secret: str) -> str:
-    return f"Bearer {secret}"
-
-
-async def is_let_in(keys: KeyService, secret: str) -> bool:
-    try:
-        await keys.authenticate(bearer(secret))
-    except InvalidApiKey:
-        return False
-    return True
-
-
-async def seconds_until(keys: KeyService, secret: str, *, let_in: bool) -> float:
-    """How long it takes from now until a key is let in, or no more."""
-    begun = asyncio.get_running_loop().time()
-    async with asyncio.timeout(10):
-        while await is_let_in(keys, secret) != let_in:  # noqa: ASYNC110 - nothing announces it
-            await asyncio.sleep(0.01)
-    return asyncio.get_running_loop().time() - begun
 
 
 async def test_a_key_says_who_calls(database: Database, keys: KeyService) -> None:
@@ -135,15 +101,6 @@ async def test_a_cached_key_ends_at_its_expiry(database: Database, keys: KeyServ
     issued = await issue_key(database, PEPPER, "test", customer.tenant.id, name="brief", expires_at=soon)
     await keys.authenticate(bearer(issued.secret))
     assert await seconds_until(keys, issued.secret, let_in=False) < 1.1
-
-
-async def test_rotation_gives_a_new_secret_and_ends_the_old(database: Database, keys: KeyService) -> None:
-    customer = await make_customer(database)
-    issued = await rotate_key(database, PEPPER, "test", customer.caller.key)
-    assert (await keys.authenticate(bearer(issued.secret))).tenant == customer.tenant.id
-    assert issued.key.name == "first"
-    with pytest.raises(InvalidApiKey, match="revoked"):
-        await keys.authenticate(bearer(customer.secret))
 
 
 async def test_a_store_that_is_away_is_no_fault_of_the_key(

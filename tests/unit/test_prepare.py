@@ -22,12 +22,14 @@ async def catalogue(**changes: Any) -> Catalogue:
 
 async def prepared_completion(**changes: Any) -> PreparedRequest:
     return await prepare(
-        parse_completion(encoded(completion_body(**changes))), (await catalogue()).find("tiny")
+        parse_completion(encoded(completion_body(**changes))), (await catalogue()).find("tiny", allowed=None)
     )
 
 
 async def prepared_chat(**changes: Any) -> PreparedRequest:
-    return await prepare(parse_chat(encoded(chat_body(**changes))), (await catalogue()).find("tiny"))
+    return await prepare(
+        parse_chat(encoded(chat_body(**changes))), (await catalogue()).find("tiny", allowed=None)
+    )
 
 
 async def test_messages_are_rendered_with_the_models_template() -> None:
@@ -45,13 +47,13 @@ async def test_a_long_conversation_is_counted_like_a_short_one() -> None:
 
 
 async def test_a_long_text_is_encoded_like_a_short_one() -> None:
-    model = (await catalogue()).find("tiny")
+    model = (await catalogue()).find("tiny", allowed=None)
     text = "é" * 5_000
     assert await model.text.tokenizer.encode(text, add_special_tokens=True) == token_ids_of(text)
 
 
 async def test_encoding_a_huge_text_does_not_hold_up_the_loop() -> None:
-    tokenizer = (await catalogue()).find("tiny").text.tokenizer
+    tokenizer = (await catalogue()).find("tiny", allowed=None).text.tokenizer
     loop = asyncio.get_running_loop()
     started_at = loop.time()
     encoding = asyncio.create_task(tokenizer.encode("x" * 2_000_000, add_special_tokens=True))
@@ -128,27 +130,29 @@ async def test_what_the_model_cannot_do_is_refused_naming_the_parameter(
 
 
 async def test_a_model_without_a_template_cannot_chat() -> None:
-    model = (await catalogue(chat_template=None)).find("tiny")
+    model = (await catalogue(chat_template=None)).find("tiny", allowed=None)
     with pytest.raises(InvalidRequest, match="chat template"):
         await prepare(parse_chat(encoded(chat_body())), model)
 
 
 async def test_a_template_that_refuses_is_the_requests_error() -> None:
-    model = (await catalogue(chat_template="{{ raise_exception('roles must alternate') }}")).find("tiny")
+    model = (await catalogue(chat_template="{{ raise_exception('roles must alternate') }}")).find(
+        "tiny", allowed=None
+    )
     with pytest.raises(GatewayError, match="roles must alternate"):
         await prepare(parse_chat(encoded(chat_body())), model)
 
 
 async def test_an_unknown_model_is_not_found() -> None:
     with pytest.raises(NotFound) as refusal:
-        (await catalogue()).find("huge")
+        (await catalogue()).find("huge", allowed=None)
     assert (refusal.value.code, refusal.value.param) == ("model_not_found", "model")
 
 
 async def test_limits_follow_the_engines_status() -> None:
     known = await catalogue()
     known.follow(engine_status(limits=engine_limits(max_model_len=10)))
-    assert known.find("tiny").limits.max_model_len == 10
+    assert known.find("tiny", allowed=None).limits.max_model_len == 10
 
 
 async def test_a_seed_is_drawn_when_none_is_given_and_kept_when_one_is() -> None:

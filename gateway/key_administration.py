@@ -1,0 +1,153 @@
+"""What operators may do to API keys: each change and its audit row in one transaction.
+
+Used by the command line and the admin pages. It knows no HTTP and no terminal; who the actor is, its caller
+says. Raises AdministrationError with a line for the operator, or StoreUnavailable.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.audit import queries as audit
+from gateway.db import Database
+from gateway.keys import queries as keys
+from gateway.keys.key import ApiKey, IssuedKey, KeyState
+from gateway.keys.scope import ALL_SCOPES, Scope
+from gateway.keys.secret import digest, make_key, redact, renew_key
+from gateway.tenants.errors import BadValue, NoSuchThing
+from gateway.tenants.ids import KeyId
+from gateway.tenants.lookup import project_called, storable, tenant_called
+from gateway.tenants.names import checked_name
+
+DEFAULT_OVERLAP: Final = timedelta(hours=24)
+MAX_OVERLAP: Final = timedelta(days=30)
+
+
+async def issue_key(
+    database: Database,
+    pepper: bytes,
+    actor: str,
+    tenant_name_or_id: str,
+    *,
+    name: str,
+    project: str | None = None,
+    scopes: Collection[Scope] = ALL_SCOPES,
+    models: Collection[str] | None = None,
+    expires_at: datetime | None = None,
+) -> IssuedKey:
+    """A new key of a tenant's project, the first one without `project`; for `models` None: for all of them.
+
+    The secret in the answer is nowhere else, and never again.
+    """
+    name = checked_name(name)
+    _check_terms(scopes, models, expires_at)
+    made = make_key()
+    async with database.transaction() as connection:
+        tenant = await tenant_called(connection, tenant_name_or_id)
+        key = await keys.add(
+            connection,
+            key=made.id,
+            project=await project_called(connection, tenant, project),
+            name=name,
+            digest=digest(made.value, pepper=pepper),
+            redacted_value=redact(made.value),
+            scopes=scopes,
+            models=models,
+            expires_at=expires_at,
+        )
+        await audit.record(connection, actor=actor, action="key.issue", subject=key.id, after=_facts(key))
+    return IssuedKey(secret=made.value, key=key)
+
+
+async def list_keys(database: Database, tenant_name_or_id: str | None = None) -> Sequence[ApiKey]:
+    """A tenant's keys, or everybody's: newest first."""
+    async with database.transaction() as connection:
+        if tenant_name_or_id is None:
+            return await keys.all_of(connection, None)
+        tenant = await tenant_called(connection, tenant_name_or_id)
+        return await keys.all_of(connection, tenant.id)
+
+
+async def rotate_key(
+    database: Database, pepper: bytes, actor: str, key: KeyId, *, overlap: timedelta = DEFAULT_OVERLAP
+) -> IssuedKey:
+    """A new secret of the same key; the one before it lets in until `overlap` has passed.
+
+    Of a rotation that is still under way, the older secret ends now: everywhere within two seconds.
+    """
+    if not timedelta(0) <= overlap <= MAX_OVERLAP:
+        raise BadValue(f"An old secret can live on for 0 to {MAX_OVERLAP.days} days.")
+    async with database.transaction() as connection:
+        old = await _live_key(connection, key)
+        if old.state(datetime.now(UTC)) is KeyState.EXPIRED:
+            raise BadValue(f"The key {key} has expired; issue another one.")
+        made = renew_key(old.id)
+        new = await keys.renew(
+            connection,
+            old.id,
+            digest=digest(made.value, pepper=pepper),
+            redacted_value=redact(made.value),
+            overlap=overlap,
+        )
+        await audit.record(
+            connection,
+            actor=actor,
+            action="key.rotate",
+            subject=old.id,
+            before=_facts(old),
+            after=_facts(new),
+        )
+    return IssuedKey(secret=made.value, key=new)
+
+
+async def revoke_key(database: Database, actor: str, key: KeyId) -> ApiKey:
+    """Ends a key with all its secrets; refused everywhere within two seconds."""
+    async with database.transaction() as connection:
+        old = await _live_key(connection, key)
+        revoked = await keys.revoke(connection, old.id)
+        await audit.record(connection, actor=actor, action="key.revoke", subject=old.id, before=_facts(old))
+    return revoked
+
+
+def _check_terms(
+    scopes: Collection[Scope], models: Collection[str] | None, expires_at: datetime | None
+) -> None:
+    if not scopes:
+        raise BadValue("A key needs a scope.")
+    if models is not None and not models:
+        raise BadValue("A list of allowed models must name one; without a list all are allowed.")
+    for model in models or ():
+        checked_name(model)
+    if expires_at is not None and (expires_at.tzinfo is None or expires_at <= datetime.now(UTC)):
+        raise BadValue("A key's expiry must be in the future and name its time zone.")
+
+
+async def _live_key(connection: AsyncConnection, key: KeyId) -> ApiKey:
+    found = await keys.find(connection, KeyId(storable(key)), for_update=True)
+    if found is None:
+        raise NoSuchThing(f"There is no key {key!r}.")
+    if found.revoked_at is not None:
+        raise BadValue(f"The key {key} is revoked already.")
+    return found
+
+
+def _facts(key: ApiKey) -> audit.Facts:
+    """What the audit trail says of a key: nothing that lets anybody in."""
+    return {
+        "id": key.id,
+        "tenant": key.tenant,
+        "project": key.project,
+        "name": key.name,
+        "redacted_value": key.redacted_value,
+        "scopes": " ".join(key.scopes),
+        "models": None if key.models is None else " ".join(key.models),
+        "expires_at": _moment(key.expires_at),
+        "previous_redacted_value": key.previous_redacted_value,
+        "previous_expires_at": _moment(key.previous_expires_at),
+    }
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

@@ -1,0 +1,57 @@
+"""What operators may do to projects: each change and its audit row in one transaction.
+
+Raises AdministrationError with a line for the operator, or StoreUnavailable.
+"""
+
+import secrets
+from collections.abc import Sequence
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.audit import queries as audit
+from gateway.db import Database
+from gateway.tenants import queries as tenants
+from gateway.tenants.errors import AlreadyExists
+from gateway.tenants.ids import ProjectId
+from gateway.tenants.lookup import tenant_called
+from gateway.tenants.names import checked_name
+from gateway.tenants.project import Project
+from gateway.tenants.tenant import Tenant
+
+
+async def create_project(database: Database, actor: str, tenant_name_or_id: str, name: str) -> Project:
+    """A new project of a tenant, for keys to belong to."""
+    name = checked_name(name)
+    try:
+        async with database.transaction() as connection:
+            tenant = await tenant_called(connection, tenant_name_or_id)
+            return await _add_project(connection, actor, tenant, name)
+    except IntegrityError as error:
+        raise AlreadyExists(f"{tenant_name_or_id!r} has a project called {name!r} already.") from error
+
+
+async def list_projects(database: Database, tenant_name_or_id: str | None = None) -> Sequence[Project]:
+    """A tenant's projects, or everybody's, by name."""
+    async with database.transaction() as connection:
+        if tenant_name_or_id is None:
+            return await tenants.projects_of(connection, None)
+        tenant = await tenant_called(connection, tenant_name_or_id)
+        return await tenants.projects_of(connection, tenant.id)
+
+
+async def _add_project(connection: AsyncConnection, actor: str, tenant: Tenant, name: str) -> Project:
+    project = await tenants.add_project(
+        connection,
+        project_id=ProjectId(f"proj_{secrets.token_hex(12)}"),
+        tenant_id=tenant.id,
+        name=name,
+    )
+    await audit.record(
+        connection,
+        actor=actor,
+        action="project.create",
+        subject=project.id,
+        after={"tenant": tenant.id, "name": name},
+    )
+    return project

@@ -1,0 +1,27 @@
+"""Presents keys to a KeyService as clients do."""
+
+import asyncio
+
+from gateway.errors import InvalidApiKey
+from gateway.keys.service import KeyService
+
+
+def bearer(secret: str) -> str:
+    return f"Bearer {secret}"
+
+
+async def is_let_in(keys: KeyService, secret: str) -> bool:
+    try:
+        await keys.authenticate(bearer(secret))
+    except InvalidApiKey:
+        return False
+    return True
+
+
+async def seconds_until(keys: KeyService, secret: str, *, let_in: bool) -> float:
+    """How long it takes from now until a key is let in, or no more."""
+    begun = asyncio.get_running_loop().time()
+    async with asyncio.timeout(10):
+        while await is_let_in(keys, secret) != let_in:  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.01)
+    return asyncio.get_running_loop().time() - begun

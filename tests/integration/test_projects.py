@@ -1,0 +1,85 @@
+"""Projects of a tenant, and the keys that belong to them."""
+
+import asyncio
+
+import pytest
+
+from gateway.administration import create_tenant
+from gateway.audit import queries as audit
+from gateway.db import Database
+from gateway.key_administration import issue_key
+from gateway.keys.service import KeyService
+from gateway.project_administration import create_project, list_projects
+from gateway.tenants.errors import AlreadyExists, BadValue, NoSuchThing
+from tests.builders.key_checks import bearer
+from tests.builders.store import PEPPER
+
+pytestmark = pytest.mark.postgres
+
+
+async def test_a_tenant_begins_with_one_project(database: Database) -> None:
+    tenant = await create_tenant(database, "ana", "acme")
+    (project,) = await list_projects(database, "acme")
+    assert (project.tenant, project.tenant_name, project.name) == (tenant.id, "acme", "default")
+
+
+async def test_a_key_belongs_to_the_project_it_was_made_for(database: Database, keys: KeyService) -> None:
+    await create_tenant(database, "ana", "acme")
+    project = await create_project(database, "ana", "acme", "search")
+    issued = await issue_key(database, PEPPER, "ana", "acme", name="key", project="search")
+    caller = await keys.authenticate(bearer(issued.secret))
+    assert (caller.project, caller.project_name) == (project.id, "search")
+
+
+async def test_a_key_without_a_project_belongs_to_the_first(database: Database) -> None:
+    await create_tenant(database, "ana", "acme")
+    await create_project(database, "ana", "acme", "a later one")
+    assert (await issue_key(database, PEPPER, "ana", "acme", name="key")).key.project_name == "default"
+
+
+async def test_projects_of_two_tenants_may_have_one_name(database: Database) -> None:
+    for tenant in ("acme", "other"):
+        await create_tenant(database, "ana", tenant)
+        await create_project(database, "ana", tenant, "search")
+    assert [(project.tenant_name, project.name) for project in await list_projects(database)] == [
+        ("acme", "default"),
+        ("acme", "search"),
+        ("other", "default"),
+        ("other", "search"),
+    ]
+    assert len(await list_projects(database, "acme")) == 2
+
+
+async def test_of_two_who_make_a_project_at_once_one_does(database: Database) -> None:
+    await create_tenant(database, "ana", "acme")
+    answers = await asyncio.gather(
+        *(create_project(database, "ana", "acme", "search") for _ in range(4)), return_exceptions=True
+    )
+    assert sum(isinstance(answer, AlreadyExists) for answer in answers) == 3
+    assert len(await list_projects(database, "acme")) == 2
+
+
+async def test_another_tenant_s_project_does_not_exist(database: Database) -> None:
+    for tenant in ("acme", "other"):
+        await create_tenant(database, "ana", tenant)
+    project = await create_project(database, "ana", "other", "search")
+    for name_or_id in ("search", project.id, "no\0thing"):
+        with pytest.raises(NoSuchThing):
+            await issue_key(database, PEPPER, "ana", "acme", name="key", project=name_or_id)
+
+
+async def test_a_project_needs_a_tenant_and_a_name(database: Database) -> None:
+    await create_tenant(database, "ana", "acme")
+    with pytest.raises(NoSuchThing, match="no tenant 'nobody'"):
+        await create_project(database, "ana", "nobody", "search")
+    with pytest.raises(BadValue, match="A name must be"):
+        await create_project(database, "ana", "acme", " ")
+
+
+async def test_a_new_project_is_in_the_trail(database: Database) -> None:
+    tenant = await create_tenant(database, "ana", "acme")
+    project = await create_project(database, "bo", "acme", "search")
+    async with database.transaction() as connection:
+        (event,) = await audit.newest(connection, limit=1)
+    assert (event.actor, event.action, event.subject) == ("bo", "project.create", project.id)
+    assert event.after == {"tenant": tenant.id, "name": "search"}
