@@ -3,7 +3,7 @@
 from migrations.row_security import lock_rows, unlock_rows
 
 revision = "20261204_row_security"
-down_revision = "20261201_engine_config"
+down_revision = "20261202_keys"
 branch_labels = None
 depends_on = None
 

@@ -169,7 +169,7 @@ async def test_the_owner_is_bound_as_well_and_migrates_all_the_same(
         connection.execute("SET LOCAL sluice.reach = 'all'")
         assert connection.execute("SELECT count(*) FROM tenant").fetchone() == (2,)
         connection.rollback()
-    downgrade(database_url, "20261201_engine_config")
+    downgrade(database_url, "20261202_keys")
     upgrade(database_url)
     assert value(database_url, "SELECT count(*) FROM tenant") == 2
 
