@@ -4,13 +4,14 @@ Raises AdministrationError with a line for the operator, or StoreUnavailable.
 """
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy.exc import IntegrityError
 
 from gateway.audit import queries as audit
 from gateway.db import Database
 from gateway.keys.bearer import OPERATOR_ENVIRONMENT
+from gateway.keys.expiry import check_expiry
 from gateway.keys.secret import digest, make_key, redact
 from gateway.operators import key_queries as queries
 from gateway.operators.operator_key import IssuedOperatorKey, OperatorKey
@@ -36,8 +37,7 @@ async def issue_operator_key(
     name = checked_name(name)
     if not scopes:
         raise BadValue("An operator key needs a scope.")
-    if expires_at is not None and (expires_at.tzinfo is None or expires_at <= datetime.now(UTC)):
-        raise BadValue("A key's expiry must be in the future and name its time zone.")
+    check_expiry(expires_at)
     made = make_key(OPERATOR_ENVIRONMENT)
     try:
         async with database.system_transaction() as connection:

@@ -1,4 +1,4 @@
-"""Which key an Authorization header brings. A key of the wrong kind is refused before anything is asked of it.
+"""Which key an Authorization header brings. One of the wrong kind is refused at once.
 
 A tenant's keys open `/v1`, an operator's (`sk-op-…`) open `/admin/v1`, and neither opens the other.
 """

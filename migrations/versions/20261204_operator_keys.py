@@ -1,4 +1,4 @@
-"""Keys of operators' programs, and the audit trail found by who and by what."""
+"""Keys of operators' programs, and what they page through: keys by age, the audit trail by who and by what."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -26,10 +26,12 @@ def upgrade() -> None:
     )
     op.create_index(op.f('ix_audit_event_actor_id'), 'audit_event', ['actor', 'id'])
     op.create_index(op.f('ix_audit_event_subject_id'), 'audit_event', ['subject', 'id'])
+    op.create_index(op.f('ix_api_key_created_at_id'), 'api_key', ['created_at', 'id'])
     op.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON operator_key TO sluice_app")
 
 
 def downgrade() -> None:
+    op.drop_index(op.f('ix_api_key_created_at_id'), table_name='api_key')
     op.drop_index(op.f('ix_audit_event_subject_id'), table_name='audit_event')
     op.drop_index(op.f('ix_audit_event_actor_id'), table_name='audit_event')
     op.drop_table('operator_key')
