@@ -35,6 +35,7 @@ from gateway.tenants.errors import AdministrationError, NoSuchThing
 
 REPLICA_NAME = "admin-ui"
 NUM_DATABASE_CONNECTIONS = 4
+STATEMENT_TIMEOUT_MS = 2_000  # a page gives up before the store feels it
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -67,6 +68,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         settings.database_url,
         application_name="sluice-admin",
         pool_size=NUM_DATABASE_CONNECTIONS,
+        statement_timeout_ms=STATEMENT_TIMEOUT_MS,
     )
     engines = EngineDirectory(settings.gateway.engines, _client_maker(settings))
     await engines.start()

@@ -65,6 +65,13 @@ async def list_tenants(database: Database) -> Sequence[TenantSummary]:
     ]
 
 
+async def page_of_tenants(database: Database, *, limit: int, after: str | None = None) -> Sequence[Tenant]:
+    """At most `limit` tenants by name; those behind the tenant `after`. Raises NoSuchThing."""
+    async with database.system_transaction() as connection:
+        last = None if after is None else (await tenant_called(connection, after)).id
+        return await tenants.page_by_name(connection, limit=limit, after=last)
+
+
 async def get_tenant(database: Database, name_or_id: str) -> TenantSummary:
     """One tenant, by name or id. Raises NoSuchThing."""
     async with database.transaction() as connection:
@@ -137,6 +144,19 @@ async def set_cache_group(
             after={"cache_group": cache_group},
         )
     return changed
+
+
+async def audit_trail(
+    database: Database,
+    *,
+    limit: int,
+    before_id: int | None = None,
+    actor: str | None = None,
+    subject: str | None = None,
+) -> Sequence[audit.AuditEvent]:
+    """Who changed what: at most `limit` events, newest first; those before the event `before_id`."""
+    async with database.system_transaction() as connection:
+        return await audit.newest(connection, limit=limit, before_id=before_id, actor=actor, subject=subject)
 
 
 async def _add_tenant(

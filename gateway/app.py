@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from engine.protocol import EngineDescription
 from gateway.api.application import build_application
+from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
 from gateway.config_follower import ConfigFollower
@@ -54,7 +55,9 @@ class Gateway:
             application_name="sluice gateway",
             pool_size=settings.gateway.database_pool_size,
         )
-        self._keys = KeyService(self._database, bytes.fromhex(settings.secrets.key_pepper))
+        key_pepper = bytes.fromhex(settings.secrets.key_pepper)
+        self._management = Management.connect(settings.database_url, key_pepper)
+        self._keys = KeyService(self._database, key_pepper)
         self._metering = Metering(
             self._database,
             self._replica,
@@ -89,6 +92,7 @@ class Gateway:
             generation=self._generation,
             readiness=self._readiness,
             metrics=metrics,
+            management=self._management,
             settings=settings.gateway,
         )
 
@@ -121,6 +125,7 @@ class Gateway:
         if self._readiness.store_answered:
             await self._metering.stop()
         await self._keys.stop()
+        await self._management.database.close()
         await self._database.close()
 
     async def _begin(self) -> None:

@@ -63,7 +63,7 @@ async def close_life(database: Database, epoch: int, end_life: EndLife) -> None:
     """
     last = await end_life(epoch)
     charges = charges_of(last.records)
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         if not await quotas.lock_life(connection, epoch=epoch):
             return  # another process has closed it meanwhile
         num_left = await charge(connection, epoch, charges, is_complete=last.is_complete)

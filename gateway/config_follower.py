@@ -60,7 +60,7 @@ class ConfigFollower:
 
     async def _poll(self) -> None:
         known = {model: newest.revision for model, newest in self._newest.items()}
-        async with self._database.transaction() as connection:
+        async with self._database.system_transaction() as connection:
             newer = await queries.newer_than(connection, known)
         for desired in newer:
             self._newest[desired.model] = desired.message

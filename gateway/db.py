@@ -1,14 +1,17 @@
-"""The one door to Postgres: connections, transactions, and what an unreachable store looks like.
+"""The doors to Postgres: connections, transactions, and what an unreachable store looks like.
 
+Every transaction says whose rows it may see, and the store holds it to that (row-level security):
+`tenant_transaction` for work on behalf of known tenants, `system_transaction` for what spans all of them.
 It knows no table and no query; those live in the slices (`tables.py`, `queries.py`).
 """
 
 import asyncio
 import select
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Self
 
+from psycopg.sql import SQL, Literal
 from sqlalchemy import URL, AdaptedConnection, MetaData, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -21,7 +24,13 @@ SERVING_ROLE: Final = "sluice_app"
 CONNECT_TIMEOUT_SECONDS: Final = 3
 POOL_TIMEOUT_SECONDS: Final = 5.0
 STATEMENT_TIMEOUT_MS: Final = 5_000
-TRANSACTION_TIMEOUT_SECONDS: Final = 6.0  # a server that hangs without closing answers nothing at all
+SILENCE_SECONDS: Final = (
+    1.0  # past a statement's time: a server that hangs without closing says nothing at all
+)
+
+# One message to the server, so that saying whose rows are meant costs no round trip.
+_BEGIN_SYSTEM: Final = "BEGIN; SET LOCAL sluice.reach = 'all'"
+_BEGIN_TENANTS: Final = SQL("BEGIN; SET LOCAL sluice.tenants = {}")
 
 metadata: Final = MetaData(
     naming_convention={
@@ -37,11 +46,19 @@ metadata: Final = MetaData(
 class Database:
     """A pool of connections that serve as the role `sluice_app`; opens none before the first transaction."""
 
-    def __init__(self, connections: AsyncEngine) -> None:
+    def __init__(self, connections: AsyncEngine, *, transaction_timeout_seconds: float) -> None:
         self._connections = connections
+        self._transaction_timeout_seconds = transaction_timeout_seconds
 
     @classmethod
-    def connect(cls, url: str, *, application_name: str, pool_size: int = 5) -> Self:
+    def connect(
+        cls,
+        url: str,
+        *,
+        application_name: str,
+        pool_size: int = 5,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+    ) -> Self:
         """`url` is `postgresql[+psycopg]://`; `application_name` shows in pg_stat_activity."""
         connections = create_async_engine(
             driver_url(url),
@@ -49,27 +66,44 @@ class Database:
             max_overflow=0,
             pool_timeout=POOL_TIMEOUT_SECONDS,
             hide_parameters=True,  # errors and logs never show a value
+            isolation_level="AUTOCOMMIT",  # the driver begins nothing by itself: a door does
             connect_args={
                 "application_name": application_name,
                 "connect_timeout": CONNECT_TIMEOUT_SECONDS,
-                "tcp_user_timeout": STATEMENT_TIMEOUT_MS,
+                "tcp_user_timeout": statement_timeout_ms,
                 # As start-up options these cost no round trip and survive RESET.
-                "options": f"-c role={SERVING_ROLE} -c statement_timeout={STATEMENT_TIMEOUT_MS}",
+                "options": f"-c role={SERVING_ROLE} -c statement_timeout={statement_timeout_ms}",
             },
         )
         event.listen(connections.sync_engine, "checkout", _refuse_if_cut)
-        return cls(connections)
+        return cls(connections, transaction_timeout_seconds=statement_timeout_ms / 1000 + SILENCE_SECONDS)
+
+    def tenant_transaction(self, *tenant_ids: str) -> AbstractAsyncContextManager[AsyncConnection]:
+        """A transaction that sees and changes rows of these tenants only, whatever its statements forget.
+
+        Commits, rolls back and raises as `system_transaction` does.
+        """
+        return self._transaction(_BEGIN_TENANTS.format(Literal(list(tenant_ids))).as_string())
+
+    def system_transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """A transaction that spans tenants: finding whose a key is, ticks, sweeps, administration.
+
+        One short READ COMMITTED transaction: commits at exit, rolls back on an error. Raises StoreUnavailable
+        when the store cannot be reached, is too slow, or went away meanwhile; whether a commit that was under
+        way took effect is then unknown.
+        """
+        return self._transaction(_BEGIN_SYSTEM)
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """`system_transaction` under the name it had when there was one door."""
+        return self.system_transaction()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """One short READ COMMITTED transaction: commits at exit, rolls back on an error.
-
-        Raises StoreUnavailable when the store cannot be reached, is too slow, or went away meanwhile;
-        whether a commit that was under way took effect is then unknown.
-        """
+    async def _transaction(self, begin: str) -> AsyncIterator[AsyncConnection]:
         try:
-            async with asyncio.timeout(TRANSACTION_TIMEOUT_SECONDS) as deadline:
+            async with asyncio.timeout(self._transaction_timeout_seconds) as deadline:
                 async with self._connections.begin() as connection:
+                    await connection.exec_driver_sql(begin)
                     yield connection
         except (OperationalError, InterfaceError, PoolTimeout) as error:
             raise StoreUnavailable("The database cannot be reached right now.") from error

@@ -47,7 +47,7 @@ class Ordered:
 
 async def show_scheduler(database: Database, model: str | None = None) -> Sequence[ModelConfig]:
     """Every model that was ever served, or one. Raises NoSuchThing for a model that never was."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         wanted = await _models(connection, model)
         engines = worth_showing(await queries.engines(connection))
     return [
@@ -66,7 +66,7 @@ async def set_scheduler(
 
     Values may be given as text. Raises BadValue, naming the key, and NoSuchThing.
     """
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         rows = await _models(connection, model, for_update=True)
         engines = [engine for engine in await queries.engines(connection) if not engine.is_silent]
         ordered = []
@@ -87,7 +87,7 @@ async def set_guardrails(
     level: int | None = None,
 ) -> Sequence[Ordered]:
     """Changes who moves the guardrails, or in manual mode to which level. Raises BadValue and NoSuchThing."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         return [
             await _order(
                 connection,
@@ -103,7 +103,7 @@ async def set_guardrails(
 async def set_weight(database: Database, actor: str, tenant_name_or_id: str, weight: float) -> Tenant:
     """Changes a tenant's share, for what it sends from now on and for what engines already have of it."""
     check_weight(weight)
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         tenant = await tenant_called(connection, tenant_name_or_id, for_update=True)
         if tenant.weight == weight:
             return tenant
@@ -131,13 +131,13 @@ async def guardrail_events(
     database: Database, *, limit: int = 50, since: datetime | None = None
 ) -> Sequence[StoredGuardrailEvent]:
     """The latest moves of all engines' guardrails, newest first."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         return await queries.events(connection, limit=limit, since=since)
 
 
 async def engine_history(database: Database, *, since: datetime) -> Sequence[EngineSnapshot]:
     """The engines' figures every 10 seconds from a moment on, oldest first."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         return await queries.snapshots(connection, since=since)
 
 

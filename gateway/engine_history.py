@@ -88,7 +88,7 @@ class EngineHistory:
         addresses = {client.address for client in clients}
         self._written = {at: written for at, written in self._written.items() if at in addresses}
         if now - self._forgot_at >= FORGET_EVERY_SECONDS:
-            async with self._database.transaction() as connection:
+            async with self._database.system_transaction() as connection:
                 await queries.forget_old(connection)
             self._forgot_at = now
 
@@ -113,7 +113,7 @@ class EngineHistory:
         if not is_due and before is not None and before.in_force == in_force and not events:
             return
         who = {"instance": in_force.instance, "address": address.name}
-        async with self._database.transaction() as connection:
+        async with self._database.system_transaction() as connection:
             await queries.note_in_force(connection, status, **who)
             if events:
                 await queries.add_events(connection, events, model=status.model, **who)

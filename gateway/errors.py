@@ -6,6 +6,7 @@
     ├── InvalidApiKey           401  use a valid key
     ├── PermissionDenied        403  use a key that may do this
     ├── NotFound                404  name a thing that exists
+    ├── AlreadyTaken            409  choose another name
     ├── RequestTooLarge         413  send less
     ├── LimitReached            429  wait, or ask for a higher limit
     ├── ServerOverloaded        503  try again
@@ -96,6 +97,16 @@ class NotFound(GatewayError):
 
     status = 404
     type = "invalid_request_error"
+
+
+class AlreadyTaken(GatewayError):
+    """The name belongs to another thing."""
+
+    status = 409
+    type = "invalid_request_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="already_exists")
 
 
 class RequestTooLarge(GatewayError):

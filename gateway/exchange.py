@@ -215,7 +215,7 @@ class Exchange:
 
     async def _send(self, message: Message, waiting: Sequence[Waiting], *, now: float) -> Answer:
         assert self._epoch is not None, "not begun"
-        async with self._database.transaction() as connection:
+        async with self._database.system_transaction() as connection:
             began = await quotas.begin_exchange(connection, epoch=self._epoch, number=message.number)
             if began is None:
                 raise LifeEnded

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.audit import queries as audit
 from gateway.db import Database
 from gateway.keys import queries as keys
+from gateway.keys.expiry import check_expiry
 from gateway.keys.key import ApiKey, IssuedKey, KeyState
 from gateway.keys.scope import ALL_SCOPES, Scope
 from gateway.keys.secret import digest, make_key, redact, renew_key
@@ -70,6 +71,26 @@ async def list_keys(database: Database, tenant_name_or_id: str | None = None) ->
         return await keys.all_of(connection, tenant.id)
 
 
+async def page_of_keys(
+    database: Database,
+    tenant_name_or_id: str | None = None,
+    *,
+    limit: int,
+    after: str | None = None,
+) -> Sequence[ApiKey]:
+    """At most `limit` keys of a tenant, or of everybody, newest first; those behind the key `after`."""
+    async with database.system_transaction() as connection:
+        last = None if after is None else (await _key_called(connection, KeyId(after))).id
+        tenant = None if tenant_name_or_id is None else await tenant_called(connection, tenant_name_or_id)
+        return await keys.page(connection, None if tenant is None else tenant.id, limit=limit, after=last)
+
+
+async def get_key(database: Database, key: KeyId) -> ApiKey:
+    """One key. Raises NoSuchThing."""
+    async with database.system_transaction() as connection:
+        return await _key_called(connection, key)
+
+
 async def rotate_key(
     database: Database, pepper: bytes, actor: str, key: KeyId, *, overlap: timedelta = DEFAULT_OVERLAP
 ) -> IssuedKey:
@@ -120,14 +141,18 @@ def _check_terms(
         raise BadValue("A list of allowed models must name one; without a list all are allowed.")
     for model in models or ():
         checked_name(model)
-    if expires_at is not None and (expires_at.tzinfo is None or expires_at <= datetime.now(UTC)):
-        raise BadValue("A key's expiry must be in the future and name its time zone.")
+    check_expiry(expires_at)
+
+
+async def _key_called(connection: AsyncConnection, key: KeyId, *, for_update: bool = False) -> ApiKey:
+    found = await keys.find(connection, KeyId(storable(key)), for_update=for_update)
+    if found is None:
+        raise NoSuchThing(f"There is no key {key!r}.")
+    return found
 
 
 async def _live_key(connection: AsyncConnection, key: KeyId) -> ApiKey:
-    found = await keys.find(connection, KeyId(storable(key)), for_update=True)
-    if found is None:
-        raise NoSuchThing(f"There is no key {key!r}.")
+    found = await _key_called(connection, key, for_update=True)
     if found.revoked_at is not None:
         raise BadValue(f"The key {key} is revoked already.")
     return found

@@ -38,7 +38,7 @@ class Life:
     async def begin(self) -> int:
         """A new life. Raises StoreUnavailable."""
         await self._let_go()
-        async with self._database.transaction() as connection:
+        async with self._database.system_transaction() as connection:
             self._epoch = await quotas.register_replica(connection, self._name)
         held = asyncio.Event()
         self._keeping = asyncio.create_task(self._keep(self._epoch, held), name="life in the store")
@@ -51,7 +51,7 @@ class Life:
         if self._epoch is None:
             return
         with suppress(StoreUnavailable):
-            async with self._database.transaction() as connection:
+            async with self._database.system_transaction() as connection:
                 if holds_nothing:
                     await quotas.forget_life(connection, epoch=self._epoch)
                 else:

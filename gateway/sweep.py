@@ -52,7 +52,7 @@ class Sweeper:
         if self._store_seen_since is None:
             self._store_seen_since = now
         may_judge = now - self._store_seen_since >= self._dead_after_seconds
-        async with self._database.transaction() as connection:
+        async with self._database.system_transaction() as connection:
             ended = await quotas.ended_lives(
                 connection,
                 own=own_epoch,

@@ -15,7 +15,7 @@ LEAST_ROWS: Final = 2
 
 async def past_requests(database: Database) -> list[PastRequest]:
     """The latest that were served, in order of time; raises Failure where there are too few."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         rows = await latest_served(connection, most=MOST_ROWS)
     if len(rows) < LEAST_ROWS:
         raise Failure("the ledger has too few requests to draw from; use --scenario until there is usage")

@@ -2,17 +2,14 @@
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from deploy.commands.options import AsJson, ConfigFile, DatabaseUrl, DataDir
-from deploy.commands.store_access import print_json, print_table, with_store
+from deploy.commands.store_access import pepper_of, print_json, print_table, with_store
 from deploy.commands.tenants import ACTOR
-from deploy.configuration import DEFAULT_DATA_DIR, key_pepper, use_config_file, use_secrets_of
-from deploy.data_directory import DataDirectory
-from deploy.store import configured_url
+from deploy.configuration import DEFAULT_DATA_DIR
 from gateway import key_administration
 from gateway.db import Database
 from gateway.key_administration import DEFAULT_OVERLAP, MAX_OVERLAP
@@ -52,7 +49,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Makes a key. Its secret is shown this once."""
-    pepper = _pepper(data_dir, database_url, config)
+    pepper = pepper_of(data_dir=data_dir, database_url=database_url, config=config)
     expires_at = None if expires_in_days is None else datetime.now(UTC) + timedelta(days=expires_in_days)
 
     async def verb(database: Database) -> IssuedKey:
@@ -111,7 +108,7 @@ def rotate(
     as_json: AsJson = False,
 ) -> None:
     """Gives a key a new secret, shown this once. The old one works on for a day, or as long as is said."""
-    pepper = _pepper(data_dir, database_url, config)
+    pepper = pepper_of(data_dir=data_dir, database_url=database_url, config=config)
 
     async def verb(database: Database) -> IssuedKey:
         return await key_administration.rotate_key(
@@ -135,16 +132,6 @@ def revoke(
 
     revoked = with_store(verb, data_dir=data_dir, database_url=database_url)
     print(f"Key {revoked.redacted_value} of {revoked.tenant_name} revoked.")
-
-
-def _pepper(data_dir: Path, database_url: str | None, config: Path | None) -> bytes:
-    """The pepper of this installation; an embedded one keeps it in its data directory."""
-    use_config_file(config)
-    if configured_url(database_url) is None:
-        directory = DataDirectory(data_dir)
-        directory.create()
-        use_secrets_of(directory)
-    return key_pepper()
 
 
 def _print_issued(issued: IssuedKey, *, quiet: bool, as_json: bool) -> None:

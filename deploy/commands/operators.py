@@ -1,21 +1,23 @@
-"""`sluice operators`: a way into the admin UI for somebody who has none."""
+"""`sluice operators`: a way into the admin UI for somebody who has none, and keys for operators' programs."""
 
 from typing import Annotated
 
 import typer
 
+from deploy.commands import operator_keys
 from deploy.commands.options import DatabaseUrl, DataDir
 from deploy.commands.store_access import with_store
 from deploy.configuration import DEFAULT_DATA_DIR
 from deploy.data_directory import DataDirectory
 from gateway.operators.service import create_invite
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Let operators into the admin UI.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Let operators and their programs in.")
+app.add_typer(operator_keys.app, name="keys")
 
 
 @app.callback()
 def operators() -> None:
-    """Let operators into the admin UI."""
+    """Let operators and their programs in."""
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""How a command reaches the store, and what it prints of it: tables and JSON."""
+"""How a command reaches the store and its secrets, and what it prints of it: tables and JSON."""
 
 import asyncio
 import json
@@ -9,7 +9,9 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from deploy.store import store_url
+from deploy.configuration import key_pepper, use_config_file, use_secrets_of
+from deploy.data_directory import DataDirectory
+from deploy.store import configured_url, store_url
 from gateway.db import Database
 
 Result = TypeVar("Result")
@@ -29,6 +31,16 @@ def with_store(
 
     with store_url(data_dir=data_dir, database_url=database_url) as url:
         return asyncio.run(run(url))
+
+
+def pepper_of(*, data_dir: Path, database_url: str | None, config: Path | None) -> bytes:
+    """The pepper of this installation's keys; an embedded one keeps it in its data directory."""
+    use_config_file(config)
+    if configured_url(database_url) is None:
+        directory = DataDirectory(data_dir)
+        directory.create()
+        use_secrets_of(directory)
+    return key_pepper()
 
 
 def print_json(value: object) -> None:

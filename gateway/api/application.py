@@ -5,16 +5,20 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from gateway.api import health, models
+from gateway.api.admin.failures import render_bad_parameter, render_refused_change
+from gateway.api.admin.router import router as management
 from gateway.api.docs import add_docs
 from gateway.api.error_response import render_gateway_error, render_http_error, render_unexpected_error
 from gateway.api.inference import CHAT, COMPLETIONS, InferenceEndpoint
 from gateway.api.middleware import CommonHeaders
 from gateway.errors import GatewayError
+from gateway.tenants.errors import AdministrationError
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Mapping[str, Any]]]
 
@@ -29,6 +33,8 @@ def build_application(lifespan: Lifespan) -> FastAPI:
         middleware=[Middleware(CommonHeaders)],
         exception_handlers={
             GatewayError: render_gateway_error,
+            AdministrationError: render_refused_change,
+            RequestValidationError: render_bad_parameter,
             HTTPException: render_http_error,
             Exception: render_unexpected_error,
         },
@@ -36,6 +42,7 @@ def build_application(lifespan: Lifespan) -> FastAPI:
     for dialect in (CHAT, COMPLETIONS):
         app.router.routes.append(Route(dialect.route, InferenceEndpoint(dialect), methods=["POST"]))
     app.include_router(models.router)
+    app.include_router(management)
     app.include_router(health.router)
     add_docs(app)
     return app

@@ -89,7 +89,8 @@ def _fields(document: dict[str, Any], operation: dict[str, Any]) -> Iterator[tup
     body = operation.get("requestBody")
     if body is None:
         return
-    for part in body["content"]["application/json"]["schema"]["allOf"]:
+    whole = body["content"]["application/json"]["schema"]
+    for part in whole.get("allOf", [whole]):
         schema = document["components"]["schemas"][part["$ref"].rpartition("/")[2]]
         for name, field in schema["properties"].items():
             yield name, _kind(field)

@@ -8,10 +8,12 @@ import msgspec
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
+from gateway.api.admin.described import COMPONENTS
+from gateway.api.admin.described import SECURITY as OPERATOR_SECURITY
+from gateway.api.admin.router import SHAPES as MANAGEMENT_SHAPES
 from gateway.api.error_response import ErrorBody
 from gateway.requests.bodies import ChatMessages, CompletionPrompt, GenerationOptions
 
-_COMPONENTS: Final = "#/components/schemas/{name}"
 _ERRORS: Final = {
     400: "The body cannot be used; `param` names the culprit.",
     401: "The API key is unknown, revoked or expired.",
@@ -34,18 +36,23 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         routes=routes,
     )
     _, schemas = msgspec.json.schema_components(
-        [GenerationOptions, ChatMessages, CompletionPrompt, ErrorBody], ref_template=_COMPONENTS
+        [GenerationOptions, ChatMessages, CompletionPrompt, ErrorBody, *MANAGEMENT_SHAPES],
+        ref_template=COMPONENTS,
     )
     components = document.setdefault("components", {})
     components.setdefault("schemas", {}).update(schemas)
-    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    components["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer"},
+        OPERATOR_SECURITY: {"type": "http", "scheme": "bearer", "bearerFormat": "sk-op-…"},
+    }
     document["paths"]["/v1/chat/completions"] = _operation("createChatCompletion", "Chat", "ChatMessages")
     document["paths"]["/v1/completions"] = _operation("createCompletion", "Completions", "CompletionPrompt")
     for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)  # we say 400
         if path.startswith("/v1/models"):
             operations["get"]["security"] = [{"key": []}]
             operations["get"]["responses"].update({str(status): _error(status) for status in (401, 403, 404)})
-            operations["get"]["responses"].pop("422", None)
     return document
 
 
@@ -78,4 +85,4 @@ def _error(status: int) -> dict[str, Any]:
 
 
 def _reference(name: str) -> dict[str, str]:
-    return {"$ref": _COMPONENTS.format(name=name)}
+    return {"$ref": COMPONENTS.format(name=name)}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.generation import Generation
 from gateway.keys.caller import Caller
@@ -30,6 +31,7 @@ class Services:
     generation: Generation
     readiness: Readiness
     metrics: GatewayMetrics
+    management: Management
     settings: GatewaySection
 
 

@@ -47,10 +47,22 @@ async def record(
 
 
 async def newest(
-    connection: AsyncConnection, *, limit: int, before_id: int | None = None
+    connection: AsyncConnection,
+    *,
+    limit: int,
+    before_id: int | None = None,
+    actor: str | None = None,
+    subject: str | None = None,
 ) -> list[AuditEvent]:
-    """At most `limit` events, newest first; the page after the one that ended with `before_id`."""
+    """At most `limit` events, newest first; the page after the one that ended with `before_id`.
+
+    With `actor` or `subject`: only what this one did, or what was done to this.
+    """
     page = select(audit_event).order_by(audit_event.c.id.desc()).limit(limit)
+    if actor is not None:
+        page = page.where(audit_event.c.actor == actor)
+    if subject is not None:
+        page = page.where(audit_event.c.subject == subject)
     if before_id is not None:
         page = page.where(audit_event.c.id < before_id)
     rows = await connection.execute(page)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, DateTime, Identity, Table, Text, func
+from sqlalchemy import BigInteger, Column, DateTime, Identity, Index, Table, Text, func
 from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway.db import metadata
@@ -17,4 +17,6 @@ audit_event: Final = Table(
     Column("subject", Text, nullable=False),
     Column("before", JSONB(none_as_null=True)),
     Column("after", JSONB(none_as_null=True)),
+    Index(None, "actor", "id"),
+    Index(None, "subject", "id"),
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import RowMapping, Select, func, insert, or_, select, union, update
+from sqlalchemy import RowMapping, Select, func, insert, or_, select, tuple_, union, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.keys.key import ApiKey
@@ -171,6 +171,21 @@ async def all_of(connection: AsyncConnection, tenant_id: TenantId | None) -> Seq
     found = _visible().order_by(api_key.c.created_at.desc(), api_key.c.id)
     if tenant_id is not None:
         found = found.where(api_key.c.tenant_id == tenant_id)
+    rows = await connection.execute(found)
+    return [_api_key(row) for row in rows.mappings()]
+
+
+async def page(
+    connection: AsyncConnection, tenant_id: TenantId | None, *, limit: int, after: KeyId | None
+) -> Sequence[ApiKey]:
+    """At most `limit` keys of a tenant, or of everybody, newest first; those behind the key `after`."""
+    found = _visible().order_by(api_key.c.created_at.desc(), api_key.c.id.desc()).limit(limit)
+    if tenant_id is not None:
+        found = found.where(api_key.c.tenant_id == tenant_id)
+    if after is not None:
+        last = api_key.alias()
+        place = select(last.c.created_at, last.c.id).where(last.c.id == after).scalar_subquery()
+        found = found.where(tuple_(api_key.c.created_at, api_key.c.id) < place)
     rows = await connection.execute(found)
     return [_api_key(row) for row in rows.mappings()]
 

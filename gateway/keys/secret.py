@@ -34,14 +34,14 @@ class NewKey:
     value: str = field(repr=False)
 
 
-def make_key() -> NewKey:
+def make_key(environment: str = ENVIRONMENT) -> NewKey:
     """A key that nobody has seen."""
-    return renew_key(KeyId(_random_text(PUBLIC_ID_CHARACTERS)))
+    return renew_key(KeyId(_random_text(PUBLIC_ID_CHARACTERS)), environment)
 
 
-def renew_key(key: KeyId) -> NewKey:
+def renew_key(key: KeyId, environment: str = ENVIRONMENT) -> NewKey:
     """Another secret for the key of this public id."""
-    body = f"sk-{ENVIRONMENT}-{key}-{_random_text(SECRET_CHARACTERS)}"
+    body = f"sk-{environment}-{key}-{_random_text(SECRET_CHARACTERS)}"
     return NewKey(id=key, value=body + _checksum(body))
 
 

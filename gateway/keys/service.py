@@ -14,6 +14,7 @@ from typing import Final
 from gateway.db import Database
 from gateway.errors import InvalidApiKey, StoreUnavailable
 from gateway.keys import queries
+from gateway.keys.bearer import tenant_key
 from gateway.keys.cache import KeyCache, Valid
 from gateway.keys.caller import Caller
 from gateway.keys.queries import KeyRecord, StoredSecret
@@ -52,7 +53,7 @@ class KeyService:
 
     async def authenticate(self, authorization: str | None) -> Caller:
         """Whose key this is. Raises InvalidApiKey, or StoreUnavailable when it cannot be known."""
-        value = _bearer(authorization)
+        value = tenant_key(authorization)
         if len(value) > MAX_CHARACTERS:  # not hashed: whoever sends it would decide how long that takes
             raise _incorrect(value)
         presented = digest(value, pepper=self._pepper)
@@ -111,17 +112,6 @@ class KeyService:
         async with self._database.transaction() as connection:
             await queries.mark_used(connection, used)
         self._used -= used
-
-
-def _bearer(authorization: str | None) -> str:
-    if authorization is None:
-        raise InvalidApiKey(
-            "You didn't provide an API key. Send it in a header: Authorization: Bearer YOUR_KEY."
-        )
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not value.strip():
-        raise InvalidApiKey("The Authorization header must be: Authorization: Bearer YOUR_KEY.")
-    return value.strip()
 
 
 def _judge(record: KeyRecord | None, value: str, presented: bytes, *, now: float) -> Valid | InvalidApiKey:

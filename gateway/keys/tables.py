@@ -5,7 +5,7 @@
 
 from typing import Final
 
-from sqlalchemy import ARRAY, Column, DateTime, ForeignKey, LargeBinary, Table, Text, func
+from sqlalchemy import ARRAY, Column, DateTime, ForeignKey, Index, LargeBinary, Table, Text, func
 
 from gateway.db import metadata
 from gateway.keys.scope import Scope
@@ -30,4 +30,5 @@ api_key: Final = Table(
     Column("revoked_at", DateTime(timezone=True)),
     Column("last_used_at", DateTime(timezone=True)),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now(), index=True),
+    Index(None, "created_at", "id"),
 )

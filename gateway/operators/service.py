@@ -55,14 +55,14 @@ class OpenedSession:
 
 async def has_operator(database: Database) -> bool:
     """Whether anybody can sign in yet."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         return await queries.any_operator(connection)
 
 
 async def create_invite(database: Database) -> str:
     """A token for one first sign-in within 24 hours. It makes earlier, unused ones invalid."""
     token, now = new_secret(), datetime.now(UTC)
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await queries.delete_unused_invites(connection)
         await queries.insert_invite(
             connection, token_hash=digest(token), created_at=now, expires_at=now + INVITE_LIFETIME
@@ -72,7 +72,7 @@ async def create_invite(database: Database) -> str:
 
 async def is_invite_open(database: Database, token: str) -> bool:
     """Whether the token could still be accepted."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         return await queries.is_invite_open(connection, token_hash=digest(token), now=datetime.now(UTC))
 
 
@@ -90,7 +90,7 @@ async def accept_invite(
     password_hash = await passwords.hash(password)
     now, operator_id = datetime.now(UTC), f"op_{secrets.token_hex(12)}"
     try:
-        async with database.transaction() as connection:
+        async with database.system_transaction() as connection:
             if not await queries.use_invite(connection, token_hash=digest(token), now=now):
                 raise _invite_refused()
             await queries.insert_operator(
@@ -109,7 +109,7 @@ async def sign_in(
     fits = await passwords.verify(None if found is None else found.password_hash, password)
     if found is None or not fits:
         raise SignInRefused("Name and password do not match.")
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         if replaces is not None:
             await queries.delete_session(connection, digest(replaces))
         return await _open_session(connection, operator_id=found.id, now=datetime.now(UTC))
@@ -118,7 +118,7 @@ async def sign_in(
 async def find_session(database: Database, token: str, *, is_visit: bool) -> Session | None:
     """The live session of a cookie, or None. A visit postpones its idle end; a background look does not."""
     now = datetime.now(UTC)
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         found = await queries.find_session(connection, digest(token))
         if found is None or not is_session_live(
             now=now, last_seen_at=found.last_seen_at, expires_at=found.expires_at
@@ -133,7 +133,7 @@ async def find_session(database: Database, token: str, *, is_visit: bool) -> Ses
 
 async def sign_out(database: Database, token: str) -> None:
     """Ends the session; an unknown token is ended already."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await queries.delete_session(connection, digest(token))
 
 
@@ -142,7 +142,7 @@ async def _find_operator(database: Database, name: str) -> queries.OperatorRow |
         stored_name = check_name(name)
     except NameRefused:  # nobody has it: as unknown as any other
         return None
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         return await queries.find_operator(connection, stored_name)
 
 

@@ -1,8 +1,8 @@
-"""The people who may use the admin pages, their invitations and sessions; secrets are stored as digests."""
+"""The people who may use the admin pages, and keys of their programs; secrets are stored as digests."""
 
 from typing import Final
 
-from sqlalchemy import Column, DateTime, ForeignKey, LargeBinary, Table, Text, func
+from sqlalchemy import ARRAY, Column, DateTime, ForeignKey, LargeBinary, Table, Text, func
 
 from gateway.db import metadata
 
@@ -33,4 +33,18 @@ operator_session: Final = Table(
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("last_seen_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("expires_at", DateTime(timezone=True), nullable=False),
+)
+
+operator_key: Final = Table(
+    "operator_key",
+    metadata,
+    Column("id", Text, primary_key=True),  # the public part of the key
+    Column("name", Text, nullable=False, unique=True),
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("redacted_value", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("revoked_at", DateTime(timezone=True)),
+    Column("last_used_at", DateTime(timezone=True)),
 )

@@ -73,7 +73,7 @@ class LimitBook:
         return limits
 
     async def _look_up(self, tenant: TenantId) -> None:
-        async with self._database.transaction() as connection:
+        async with self._database.tenant_transaction(tenant) as connection:
             self._by_tenant[tenant] = tuple(await queries.limits_of(connection, tenant))
 
     async def _follow(self) -> None:
@@ -87,7 +87,7 @@ class LimitBook:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _poll(self) -> None:
-        async with self._database.transaction() as connection:
+        async with self._database.system_transaction() as connection:
             changed, now = await queries.changed_since(
                 connection, self._changes_until, overlap_seconds=OVERLAP_SECONDS
             )

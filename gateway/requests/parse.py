@@ -1,6 +1,5 @@
 """Bytes of a body to one frozen value, or an error that names the parameter. Pure."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, TypeVar, assert_never
@@ -16,10 +15,9 @@ from gateway.requests.bodies import (
     ContentPart,
     GenerationOptions,
 )
+from gateway.requests.decode import decode
 from gateway.requests.unsupported import refuse_unsupported
 from gateway.requests.values import ChatPrompt, InferenceRequest, Prompt, TextPrompt, TokenPrompt
-
-Body = TypeVar("Body")
 
 SERVICE_TIERS: Final[Mapping[str | None, RequestClass]] = {
     None: RequestClass.INTERACTIVE,
@@ -28,14 +26,12 @@ SERVICE_TIERS: Final[Mapping[str | None, RequestClass]] = {
     "flex": RequestClass.OFFLINE,
 }
 COMPLETION_TOKENS: Final = 16  # what OpenAI's reference says of `max_tokens` when it is absent
-_AT_PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
-_MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 
 
 def parse_chat(body: bytes) -> InferenceRequest:
     """The request in a body of `/v1/chat/completions`. Raises InvalidRequest."""
     options = _parse_options(body)
-    messages = _decode(body, ChatMessages).messages
+    messages = decode(body, ChatMessages).messages
     return _request(
         options, ChatPrompt(tuple(_message(message, index) for index, message in enumerate(messages)))
     )
@@ -44,13 +40,13 @@ def parse_chat(body: bytes) -> InferenceRequest:
 def parse_completion(body: bytes) -> InferenceRequest:
     """The request in a body of `/v1/completions`. Raises InvalidRequest."""
     options = _parse_options(body)
-    request = _request(options, _prompt(_decode(body, CompletionPrompt).prompt))
+    request = _request(options, _prompt(decode(body, CompletionPrompt).prompt))
     return replace(request, usual_output_tokens=max(COMPLETION_TOKENS, request.min_tokens))
 
 
 def _parse_options(body: bytes) -> GenerationOptions:
-    refuse_unsupported(_decode(body, dict[str, msgspec.Raw]))
-    options = _decode(body, GenerationOptions)
+    refuse_unsupported(decode(body, dict[str, msgspec.Raw]))
+    options = decode(body, GenerationOptions)
     if options.stream_options is not None and not options.stream:
         raise InvalidRequest(
             "'stream_options' is only allowed when 'stream' is true.", param="stream_options"
@@ -154,32 +150,3 @@ def _unsupported(message: str, param: str) -> InvalidRequest:
 
 
 # --- JSON --------------------------------------------------------------------------------------------------
-
-
-def _decode(body: bytes, shape: type[Body]) -> Body:
-    try:
-        return msgspec.json.decode(body, type=shape)
-    except msgspec.ValidationError as error:
-        raise _naming_the_parameter(str(error)) from error
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from error
-    except RecursionError as error:
-        raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from error
-
-
-def _naming_the_parameter(text: str) -> InvalidRequest:
-    """msgspec says "Expected `str`, got `int` - at `$.messages[0].role`"."""
-    found = _AT_PATH.match(text)
-    assert found is not None
-    path = (found["path"] or "$").removeprefix("$").removeprefix(".")
-    missing = _MISSING.match(found["what"])
-    if missing is not None:
-        param = f"{path}.{missing['field']}".removeprefix(".")
-        return InvalidRequest(
-            f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
-        )
-    if not path:
-        return InvalidRequest(f"The body must be a JSON object: {found['what']}.")
-    return InvalidRequest(
-        f"Invalid value for '{path}': {found['what'].lower()}.", param=path, code="invalid_value"
-    )

@@ -47,6 +47,18 @@ async def all_by_name(connection: AsyncConnection) -> list[Tenant]:
     return [_tenant(row) for row in rows.mappings()]
 
 
+async def page_by_name(
+    connection: AsyncConnection, *, limit: int, after: TenantId | None
+) -> Sequence[Tenant]:
+    """At most `limit` tenants in the order of names; those behind the tenant `after`."""
+    page = select(tenant).order_by(tenant.c.name).limit(limit)
+    if after is not None:
+        before = tenant.alias()
+        page = page.where(tenant.c.name > select(before.c.name).where(before.c.id == after).scalar_subquery())
+    rows = await connection.execute(page)
+    return [_tenant(row) for row in rows.mappings()]
+
+
 async def add_project(
     connection: AsyncConnection, *, project_id: ProjectId, tenant_id: TenantId, name: str
 ) -> Project:

@@ -62,7 +62,7 @@ class LedgerUpkeep:
     async def _maintain_for_ever(self) -> None:
         while True:
             try:
-                async with self._database.transaction() as connection:
+                async with self._database.system_transaction() as connection:
                     await maintain(connection, self._retention)
             except Exception as error:  # the next round tries again
                 self._trouble.note(error, is_foreseeable=isinstance(error, StoreUnavailable))

@@ -11,6 +11,7 @@ from openai import AsyncOpenAI
 from prometheus_client import CollectorRegistry
 
 from gateway.api.application import build_application
+from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
 from gateway.dispatch import Dispatcher
@@ -25,6 +26,8 @@ from tests.fakes.http_server import serving
 from tests.fakes.keys import GOOD_KEY, FakeKeys
 from tests.fakes.ledger import FakeLedger
 from tests.fakes.websocket_engine import WebSocketEngine, hold
+
+NO_STORE = "postgresql://nobody@127.0.0.1:9/nothing"
 
 
 class GatewayUnderTest:
@@ -50,6 +53,7 @@ class GatewayUnderTest:
             generation=self.generation,
             readiness=self.readiness,
             metrics=metrics,
+            management=Management.connect(NO_STORE, b"pepper"),
             settings=settings,
         )
 

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "20261205_leases"
+revision = "20261204_leases"
 down_revision = "20261203_ledger"
 branch_labels = None
 depends_on = None

@@ -1,0 +1,274 @@
+"""The management API over real HTTP: what operators' programs change and see, and what they are told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.administration import create_tenant, get_tenant
+from gateway.api.admin.body import MAX_BYTES
+from gateway.db import Database
+from gateway.key_administration import issue_key
+from gateway.operators.scopes import OperatorScope
+from tests.builders.bodies import chat_body
+from tests.builders.engine_messages import engine_description
+from tests.builders.operators import operator_client
+from tests.builders.store import PEPPER, make_customer
+from tests.builders.store_rows import rows, value
+from tests.builders.stored_gateway import SHARED, client_of, stored_gateway, until_status
+from tests.fakes.websocket_engine import WebSocketEngine, answer
+from tests.fixtures_postgres import StoreSwitch
+
+pytestmark = pytest.mark.postgres
+
+TENANTS = "/admin/v1/tenants"
+KEYS = "/admin/v1/keys"
+AUDIT = "/admin/v1/audit"
+
+
+@pytest.fixture
+async def url(database_url: str) -> AsyncIterator[str]:
+    engine = WebSocketEngine(engine_description(), answer(5), secret=SHARED)
+    await engine.start()
+    async with stored_gateway(database_url, engine) as url:
+        yield url
+    await engine.stop()
+
+
+@pytest.fixture
+async def robot(database: Database, url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A program that may do everything."""
+    async with await operator_client(database, url, name="robot") as client:
+        yield client
+
+
+async def done(answering: Any, status: int = 200) -> Any:
+    response: httpx.Response = await answering
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+async def refused(answering: Any, status: int, code: str) -> str:
+    error = await done(answering, status)
+    assert set(error["error"]) == {"message", "type", "param", "code"}
+    assert error["error"]["code"] == code
+    return str(error["error"]["message"])
+
+
+# --- tenants -----------------------------------------------------------------------------------------------
+
+
+async def test_a_tenant_is_made_shown_by_id_and_name_and_changed(robot: httpx.AsyncClient) -> None:
+    made = await done(robot.post(TENANTS, json={"name": "acme", "weight": 2}), 201)
+    assert made["object"] == "tenant"
+    assert (made["name"], made["weight"], made["enabled"], made["cache_group"]) == ("acme", 2.0, True, None)
+    assert await done(robot.get(f"{TENANTS}/{made['id']}")) == made
+    assert await done(robot.get(f"{TENANTS}/acme")) == made
+    changes = {"weight": 3, "cache_group": "shared", "enabled": False}
+    assert await done(robot.patch(f"{TENANTS}/acme", json=changes)) == made | changes
+    assert (await done(robot.patch(f"{TENANTS}/acme", json={"cache_group": None})))["cache_group"] is None
+
+
+async def test_the_same_change_again_leaves_no_trail(robot: httpx.AsyncClient, database_url: str) -> None:
+    await done(robot.post(TENANTS, json={"name": "acme"}), 201)
+    for _ in range(3):
+        await done(robot.patch(f"{TENANTS}/acme", json={"weight": 3, "enabled": False}))
+    actions = "SELECT action FROM audit_event WHERE action LIKE 'tenant.%' ORDER BY id"
+    assert rows(database_url, actions) == [("tenant.create",), ("tenant.set_weight",), ("tenant.disable",)]
+
+
+async def test_a_taken_name_is_a_409(robot: httpx.AsyncClient) -> None:
+    await done(robot.post(TENANTS, json={"name": "acme"}), 201)
+    assert "exists already" in await refused(
+        robot.post(TENANTS, json={"name": "acme"}), 409, "already_exists"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"cache_group": "\x00", "weight": 5}, None),
+        ({"weight": 0}, "weight"),
+        ({"weight": "much"}, "weight"),
+        ({"weigth": 1}, None),
+        ([], None),
+    ],
+)
+async def test_a_change_that_is_refused_changes_nothing(
+    database: Database, robot: httpx.AsyncClient, changes: object, param: str | None
+) -> None:
+    tenant = await create_tenant(database, "ana", "acme")
+    response = await robot.patch(f"{TENANTS}/acme", json=changes)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert (await get_tenant(database, "acme")).tenant == tenant
+
+
+async def test_pages_of_tenants_join_without_a_gap_while_some_are_added(
+    database: Database, robot: httpx.AsyncClient
+) -> None:
+    names = [f"tenant-{number:02}" for number in range(5)]
+    for name in names:
+        await create_tenant(database, "ana", name)
+    seen: list[str] = []
+    page: dict[str, Any] = {"has_more": True, "data": []}
+    while page["has_more"]:
+        after = {"after": page["data"][-1]["id"]} if page["data"] else {}
+        page = await done(robot.get(TENANTS, params={"limit": 2, **after}))
+        seen += [tenant["name"] for tenant in page["data"]]
+        await create_tenant(database, "ana", f"added-{len(seen)}")
+    assert seen == names
+
+
+# --- keys --------------------------------------------------------------------------------------------------
+
+
+async def test_a_key_made_here_opens_the_api_until_it_is_revoked(
+    database: Database, robot: httpx.AsyncClient, url: str
+) -> None:
+    await create_tenant(database, "ana", "acme")
+    issued = await done(robot.post(KEYS, json={"tenant": "acme", "name": "first"}), 201)
+    key = issued["key"]
+    assert (key["tenant_name"], key["state"], key["scopes"][0]) == ("acme", "active", "inference")
+    assert issued["secret"] not in str(key)
+    async with client_of(url, issued["secret"]) as client:
+        assert (await client.post("/v1/chat/completions", json=chat_body())).status_code == 200
+        revoked = await done(robot.post(f"{KEYS}/{key['id']}/revoke"))
+        assert revoked["state"] == "revoked"
+        assert await done(robot.post(f"{KEYS}/{key['id']}/revoke")) == revoked, "it may be repeated"
+        await until_status(client, "POST", "/v1/chat/completions", 401)
+
+
+async def test_a_rotated_key_has_two_secrets_for_the_overlap(
+    database: Database, robot: httpx.AsyncClient, url: str
+) -> None:
+    customer = await make_customer(database)
+    rotate = f"{KEYS}/{customer.caller.key}/rotate"
+    issued = await done(robot.post(rotate, json={"overlap_seconds": 60}))
+    assert issued["key"]["id"] == customer.caller.key
+    assert issued["key"]["previous_expires_at"] is not None
+    for secret in (customer.secret, issued["secret"]):
+        async with client_of(url, secret) as client:
+            assert (await client.get("/v1/models")).status_code == 200
+
+
+async def test_keys_are_listed_newest_first_of_one_tenant_or_all(
+    database: Database, robot: httpx.AsyncClient
+) -> None:
+    for name in ("acme", "beta"):
+        await create_tenant(database, "ana", name)
+        for number in range(3):
+            await issue_key(database, PEPPER, "ana", name, name=f"{name}-{number}")
+    first = await done(robot.get(KEYS, params={"tenant": "acme", "limit": 2}))
+    second = await done(robot.get(KEYS, params={"tenant": "acme", "after": first["data"][-1]["id"]}))
+    names = [key["name"] for key in first["data"] + second["data"]]
+    assert names == ["acme-2", "acme-1", "acme-0"]
+    assert (first["has_more"], second["has_more"]) == (True, False)
+    assert len((await done(robot.get(KEYS)))["data"]) == 6
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "first"},
+        {"tenant": "acme", "name": ""},
+        {"tenant": "acme", "name": "x", "scopes": ["everything"]},
+        {"tenant": "acme", "name": "x", "scopes": []},
+        {"tenant": "acme", "name": "x", "expires_at": "2001-01-01T00:00:00Z"},
+        {"tenant": "acme", "name": "x", "expires_at": "2999-01-01T00:00:00"},
+        {"tenant": "acme", "name": "x", "expires_at": "9999-12-31T23:59:59-12:00"},
+    ],
+)
+async def test_a_key_that_cannot_be_is_a_400(
+    database: Database, robot: httpx.AsyncClient, body: dict[str, object]
+) -> None:
+    await create_tenant(database, "ana", "acme")
+    response = await robot.post(KEYS, json=body)
+    assert response.status_code == 400, response.text
+    assert (await done(robot.get(KEYS)))["data"] == []
+
+
+# --- the trail ---------------------------------------------------------------------------------------------
+
+
+async def test_every_change_is_in_the_trail_under_the_keys_name(
+    database: Database, robot: httpx.AsyncClient
+) -> None:
+    made = await done(robot.post(TENANTS, json={"name": "acme"}), 201)
+    await done(robot.patch(f"{TENANTS}/acme", json={"enabled": False}))
+    await create_tenant(database, "ana", "beta")
+    of_robot = await done(robot.get(AUDIT, params={"actor": "operator key robot"}))
+    assert [event["action"] for event in of_robot["data"]] == ["tenant.disable", "tenant.create"]
+    of_acme = await done(robot.get(AUDIT, params={"subject": made["id"], "limit": 1}))
+    assert [event["action"] for event in of_acme["data"]] == ["tenant.disable"]
+    assert (of_acme["data"][0]["before"], of_acme["data"][0]["after"]) == (
+        {"enabled": True},
+        {"enabled": False},
+    )
+    assert of_acme["has_more"] is True
+    older = await done(robot.get(AUDIT, params={"subject": made["id"], "after": of_acme["data"][0]["id"]}))
+    assert [event["action"] for event in older["data"]] == ["tenant.create"]
+
+
+async def test_no_secret_is_in_the_trail(robot: httpx.AsyncClient, database_url: str) -> None:
+    await done(robot.post(TENANTS, json={"name": "acme"}), 201)
+    issued = await done(robot.post(KEYS, json={"tenant": "acme", "name": "first"}), 201)
+    stored = str(value(database_url, "SELECT json_agg(a)::text FROM audit_event a"))
+    assert issued["secret"].rsplit("-", 1)[1][:43] not in stored
+
+
+# --- what is refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", f"{TENANTS}/nobody"),
+        ("GET", f"{TENANTS}/no%00body"),
+        ("PATCH", f"{TENANTS}/nobody"),
+        ("GET", f"{TENANTS}?after=nobody"),
+        ("GET", f"{KEYS}/nothing"),
+        ("GET", f"{KEYS}?tenant=nobody"),
+        ("GET", f"{KEYS}?after=nothing"),
+        ("POST", f"{KEYS}/nothing/rotate"),
+        ("POST", f"{KEYS}/nothing/revoke"),
+    ],
+)
+async def test_what_does_not_exist_is_a_404(robot: httpx.AsyncClient, method: str, path: str) -> None:
+    await refused(robot.request(method, path, json={} if method != "GET" else None), 404, "not_found")
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x"])
+async def test_a_bad_parameter_is_a_400_that_names_it(robot: httpx.AsyncClient, query: str) -> None:
+    assert "'limit'" in await refused(robot.get(f"{TENANTS}?{query}"), 400, "invalid_value")
+
+
+async def test_a_body_over_the_cap_is_a_413(robot: httpx.AsyncClient) -> None:
+    await refused(robot.post(TENANTS, content=b" " * (MAX_BYTES + 1)), 413, "request_too_large")
+
+
+async def test_a_missing_scope_is_a_403_that_names_it(database: Database, url: str) -> None:
+    async with await operator_client(database, url, scopes=[OperatorScope.TENANTS_READ]) as client:
+        await done(client.get(TENANTS))
+        message = await refused(client.post(TENANTS, content=b"{"), 403, "insufficient_permissions")
+    assert "'tenants.write'" in message
+
+
+async def test_a_store_that_is_away_is_a_503_and_never_a_401(
+    robot: httpx.AsyncClient, store_switch: StoreSwitch
+) -> None:
+    await asyncio.to_thread(store_switch.off)
+    await refused(robot.get(TENANTS), 503, "store_unavailable")
+    await asyncio.to_thread(store_switch.on)
+    await until_status(robot, "GET", TENANTS, 200)
+
+
+async def test_the_document_holds_every_management_route_with_its_errors(robot: httpx.AsyncClient) -> None:
+    document = await done(robot.get("/openapi.json"))
+    managed = {path: methods for path, methods in document["paths"].items() if path.startswith("/admin/v1")}
+    assert {TENANTS, f"{TENANTS}/{{tenant}}", KEYS, f"{KEYS}/{{key}}/rotate", AUDIT} <= managed.keys()
+    for operation in (operation for methods in managed.values() for operation in methods.values()):
+        assert {"400", "401", "403", "503"} <= operation["responses"].keys()
+        assert operation["security"] == [{"operatorKey": []}]
