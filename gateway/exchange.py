@@ -107,6 +107,7 @@ class Exchange:
         self._untold: Message | None = None
         self._call = asyncio.Event()
         self._next_tick = 0.0
+        self._is_stopping = False
         self._trouble = Trouble(logger, "nothing is told to the store, nothing borrowed")
 
     def begin(self, epoch: int) -> None:
@@ -153,9 +154,11 @@ class Exchange:
     # --- exchanges ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Exchanges for ever, a tick apart or when called. Raises LifeEnded."""
+        """Exchanges until it is stopped, a tick apart or when called. Raises LifeEnded."""
         while True:
             await self._until_called()
+            if self._is_stopping:
+                return
             try:
                 await self.once()
             except LifeEnded:
@@ -166,6 +169,11 @@ class Exchange:
                 await asyncio.sleep(ASK_AGAIN_SECONDS)
             else:
                 self._trouble.end()
+
+    def stop(self) -> None:
+        """The exchange that is under way is the last."""
+        self._is_stopping = True
+        self._call.set()
 
     async def finish(self) -> None:
         """Tells all that is untold and gives everything back, however long that takes. Raises LifeEnded."""

@@ -13,6 +13,7 @@ from gateway.db import Database
 from gateway.errors import StoreUnavailable
 from gateway.logs import Trouble
 from gateway.quotas import queries as quotas
+from gateway.rhythm import Rhythm
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class Life:
         self._name = name
         self._epoch: int | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._rhythm = Rhythm()
         self._trouble = Trouble(logger, "the lock that shows others that this process lives is lost")
 
     @property
@@ -37,7 +39,6 @@ class Life:
 
     async def begin(self) -> int:
         """A new life. Raises StoreUnavailable."""
-        await self._let_go()
         async with self._database.system_transaction() as connection:
             self._epoch = await quotas.register_replica(connection, self._name)
         held = asyncio.Event()
@@ -47,7 +48,7 @@ class Life:
 
     async def end(self, *, holds_nothing: bool) -> None:
         """The life is over; what it still holds is for others to close."""
-        await self._let_go()
+        await self.let_go()
         if self._epoch is None:
             return
         with suppress(StoreUnavailable):
@@ -57,22 +58,21 @@ class Life:
                 else:
                     await quotas.end_life(connection, epoch=self._epoch)
 
-    async def _let_go(self) -> None:
+    async def let_go(self) -> None:
+        """The lock is let go, as if the process were gone."""
+        self._rhythm.stop()
         if self._keeping is not None:
-            self._keeping.cancel()
             await asyncio.wait({self._keeping})
 
     async def _keep(self, epoch: int, held: asyncio.Event) -> None:
-        while True:
+        async for _ in self._rhythm.turns(LOOK_SECONDS):
             try:
                 async with self._database.session() as connection:
                     await quotas.hold_life(connection, epoch=epoch)
                     held.set()
                     self._trouble.end()
-                    while True:
-                        await asyncio.sleep(LOOK_SECONDS)
+                    async for _ in self._rhythm.turns(LOOK_SECONDS):
                         await connection.execute(text("SELECT 1"))
             except StoreUnavailable as error:
                 self._trouble.note(error, is_foreseeable=True)
             held.set()  # the store went away in between: it is taken as soon as that is back
-            await asyncio.sleep(LOOK_SECONDS)

@@ -97,10 +97,7 @@ class Metering:
 
     async def stop(self) -> None:
         """Tells the store all that is still untold, for at most `FLUSH_SECONDS`, and ends this life."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._book.stop()
+        await self._stop_tasks()
         holds_nothing = False
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
@@ -109,6 +106,12 @@ class Metering:
         except (TimeoutError, LifeEnded):
             logger.error("%d events are not in the ledger", self._exchange.num_untold)
         await self._life.end(holds_nothing=holds_nothing)
+
+    async def _stop_tasks(self) -> None:
+        self._exchange.stop()
+        self._sweeper.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._book.stop()
 
     async def reserve(
         self, *, request_id: str, caller: Caller, model: str, request_class: RequestClass, demand: Demand

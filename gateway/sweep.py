@@ -9,6 +9,7 @@ from gateway.db import Database
 from gateway.errors import StoreUnavailable
 from gateway.logs import Trouble
 from gateway.quotas import queries as quotas
+from gateway.rhythm import Rhythm
 
 SWEEP_SECONDS: Final = 0.5
 DEAD_AFTER_SECONDS: Final = 1.5
@@ -32,12 +33,16 @@ class Sweeper:
         self._sweep_seconds = sweep_seconds
         self._dead_after_seconds = dead_after_seconds
         self._store_seen_since: float | None = None  # loop time; None while the store is away
+        self._rhythm = Rhythm()
         self._trouble = Trouble(logger, "dead gateways are not looked for")
 
+    def stop(self) -> None:
+        """The sweep that is under way is the last."""
+        self._rhythm.stop()
+
     async def run(self, *, own_epoch: int) -> None:
-        """Sweeps for ever."""
-        while True:
-            await asyncio.sleep(self._sweep_seconds)
+        """Sweeps until it is stopped."""
+        async for _ in self._rhythm.turns(self._sweep_seconds):
             try:
                 await self._sweep(own_epoch)
             except Exception as error:  # the next one tries again

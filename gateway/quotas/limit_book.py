@@ -14,6 +14,7 @@ from gateway.errors import StoreUnavailable
 from gateway.logs import Trouble
 from gateway.quotas import queries
 from gateway.quotas.limits import LimitId, QuotaLimit
+from gateway.rhythm import Rhythm
 from gateway.tenants.ids import KeyId, ProjectId, TenantId
 
 POLL_SECONDS: Final = 0.5
@@ -47,6 +48,7 @@ class LimitBook:
         self._changes_until: datetime | None = None  # store's clock
         self._polled_at = time.monotonic()
         self._following: asyncio.Task[None] | None = None
+        self._rhythm = Rhythm()
         self._trouble = Trouble(logger, "changes of limits are not seen")
 
     async def start(self) -> None:
@@ -56,8 +58,8 @@ class LimitBook:
 
     async def stop(self) -> None:
         """Stops following."""
+        self._rhythm.stop()
         if self._following is not None:
-            self._following.cancel()
             await asyncio.wait({self._following})
 
     async def limits_for(self, payer: Payer) -> tuple[QuotaLimit, ...]:
@@ -77,14 +79,13 @@ class LimitBook:
             self._by_tenant[tenant] = tuple(await queries.limits_of(connection, tenant))
 
     async def _follow(self) -> None:
-        while True:
+        async for _ in self._rhythm.turns(POLL_SECONDS):
             try:
                 await self._poll()
             except Exception as error:  # following must not end because one poll did
                 self._trouble.note(error, is_foreseeable=isinstance(error, StoreUnavailable))
             else:
                 self._trouble.end()
-            await asyncio.sleep(POLL_SECONDS)
 
     async def _poll(self) -> None:
         async with self._database.system_transaction() as connection:

@@ -363,10 +363,8 @@ async def test_stopping_stores_what_is_still_to_be_told(
 
 async def let_die(metering: Metering) -> None:
     """Its tasks stop and its lock goes; nothing is told or given back."""
-    for task in [*metering._tasks, metering._life._keeping]:
-        assert task is not None
-        task.cancel()
-        await asyncio.wait({task})
+    await metering._stop_tasks()
+    await metering._life.let_go()
 
 
 def records(*reservations: Reservation, completion: int, is_complete: bool = True) -> LastRecords:
