@@ -13,7 +13,7 @@ from gateway.db import Database
 from gateway.errors import InvalidApiKey, StoreUnavailable
 from gateway.key_administration import issue_key, list_keys, revoke_key, rotate_key
 from gateway.keys.secret import make_key, renew_key
-from gateway.keys.service import KeyService
+from gateway.keys.service import POLL_SECONDS, KeyService
 from tests.benchmarks.key_verification import check
 from tests.builders.key_checks import bearer, seconds_until
 from tests.builders.statements import counted_statements
@@ -217,6 +217,17 @@ async def test_use_is_noted_by_the_poll_and_not_by_the_request(database: Databas
     await keys.start()
     await until_value(database_url, "SELECT last_used_at IS NOT NULL FROM api_key", True)
     await keys.stop()
+
+
+async def test_a_key_that_is_used_no_more_keeps_its_last_use(
+    database: Database, database_url: str, keys: KeyService
+) -> None:
+    customer = await make_customer(database)
+    await keys.authenticate(bearer(customer.secret))
+    await until_value(database_url, "SELECT last_used_at IS NOT NULL FROM api_key", True)
+    last_use = value(database_url, "SELECT last_used_at FROM api_key")
+    await asyncio.sleep(POLL_SECONDS + 0.3)
+    assert value(database_url, "SELECT last_used_at FROM api_key") == last_use
 
 
 async def test_use_that_the_store_was_away_for_is_noted_afterwards(
