@@ -66,6 +66,19 @@ _OPEN_BUCKETS: Final = text(
     """  # noqa: S608 - made of constants
 )
 
+# What replicas have idle is not used. A rate has refilled since it was last looked at.
+_USED: Final = text(
+    f"""
+    SELECT b.limit_id, b.capacity - least(
+               b.available + CASE WHEN l.kind LIKE '%_per_minute'
+                   THEN b.capacity / 60 * extract(epoch FROM clock_timestamp() - b.refilled_at) ELSE 0 END,
+               b.capacity - b.outstanding
+           ) - (SELECT coalesce(sum(idle), 0) FROM quota_lease o WHERE o.bucket_id = b.id) AS used
+    FROM quota_bucket b JOIN quota_limit l ON l.id = b.limit_id
+    WHERE b.tenant_id = :tenant AND b.window_start = {_WINDOW_START}
+    """  # noqa: S608 - made of constants
+)
+
 _LOCK: Final = text(
     """
     SELECT b.id, l.kind, b.capacity, coalesce(l.value, b.capacity)::float8 AS limit_value, b.available,
@@ -204,6 +217,12 @@ async def save_limit(
             constraint="uq_quota_limit_what", set_={"value": value, "updated_at": func.now()}
         )
     )
+
+
+async def used_of(connection: AsyncConnection, tenant: TenantId) -> dict[LimitId, int]:
+    """How much of a tenant's limits is used now, in their current windows; those never used are absent."""
+    rows = await connection.execute(_USED, {"tenant": tenant})
+    return {LimitId(row.limit_id): max(0, int(row.used)) for row in rows}
 
 
 async def changed_since(
