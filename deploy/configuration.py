@@ -35,6 +35,15 @@ def set_options(options: Mapping[str, object | None]) -> None:
             os.environ[variable(key)] = value if isinstance(value, str) else json.dumps(value)
 
 
+def set_defaults(values: Mapping[str, str]) -> None:
+    """Gives settings, named `section.key`, values that neither the environment nor the file gives."""
+    given = _settings_file()
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        if variable(key) not in os.environ and name not in given.get(section, {}):
+            set_options({key: value})
+
+
 def variable(key: str) -> str:
     """The environment variable of a setting: `gateway.port` is SLUICE_GATEWAY__PORT."""
     return "SLUICE_" + key.replace(".", "__").upper()

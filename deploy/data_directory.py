@@ -31,6 +31,11 @@ class DataDirectory:
         return self.path / "logs"
 
     @property
+    def journal(self) -> Path:
+        """What gateway workers have served and the store does not have yet."""
+        return self.path / "journal"
+
+    @property
     def admin_url(self) -> Path:
         """Where the admin UI was last served."""
         return self.path / "admin-url"

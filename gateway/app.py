@@ -28,7 +28,7 @@ from gateway.engines.client import (
     Identity,
 )
 from gateway.engines.directory import EngineDirectory, LastRecords
-from gateway.errors import StoreUnavailable
+from gateway.errors import JournalUnavailable, StoreUnavailable
 from gateway.generation import Generation
 from gateway.keys.service import KeyService
 from gateway.metering import Metering
@@ -62,6 +62,7 @@ class Gateway:
             self._database,
             self._replica,
             self._end_life,
+            journal_dir=settings.gateway.journal_dir,
             on_ended=lambda: signal.raise_signal(signal.SIGTERM),
         )
         self._catalogue = Catalogue()
@@ -133,8 +134,8 @@ class Gateway:
         while True:
             try:
                 await self._metering.start()
-            except StoreUnavailable as error:
-                logger.warning("waiting for the store: %s", error)
+            except (JournalUnavailable, StoreUnavailable) as error:
+                logger.warning("not ready yet: %s", error)
             except Exception:  # a store that is not migrated yet, say: it may be a moment later
                 logger.exception("the store cannot be used yet")
             else:

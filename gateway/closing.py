@@ -23,6 +23,7 @@ from gateway.quotas.limits import Counting
 from gateway.quotas.policy import Bucket, BucketId, Return
 from gateway.quotas.queries import LockedBucket, SavedBucket
 from gateway.usage import queries as ledger
+from gateway.usage.journal_format import Replayed
 from gateway.usage.outcome import Outcome
 from gateway.usage.queries import UsageEvent
 
@@ -56,16 +57,20 @@ class Charge:
         )
 
 
-async def close_life(database: Database, epoch: int, end_life: EndLife) -> None:
+async def close_life(
+    database: Database, epoch: int, end_life: EndLife, journal: Replayed | None = None
+) -> bool:
     """Ends what the life runs at the engines, charges it and takes back the rest. Raises StoreUnavailable.
 
-    While some engine is silent, what may have been used there stays lent; slots are free at once.
+    Whether nothing stays in doubt: while some engine is silent, what may have been used there stays lent;
+    slots are free at once. The life's own journal, where it is at hand, goes before the engines' word.
     """
     last = await end_life(epoch)
-    charges = charges_of(last.records)
+    own = [] if journal is None else charges_in(journal)
+    named = {one.request_id for one in own}
+    charges = own + [one for one in charges_of(last.records) if one.request_id not in named]
     async with database.system_transaction() as connection:
-        if not await quotas.lock_life(connection, epoch=epoch):
-            return  # another process has closed it meanwhile
+        await quotas.lock_life(connection, epoch=epoch)  # others may have closed it without the journal
         num_left = await charge(connection, epoch, charges, is_complete=last.is_complete)
         if num_left == 0:
             await quotas.forget_life(connection, epoch=epoch)
@@ -75,6 +80,16 @@ async def close_life(database: Database, epoch: int, end_life: EndLife) -> None:
         len(charges),
         num_left,
     )
+    return num_left == 0
+
+
+async def charge_late(database: Database, epoch: int, journal: Replayed) -> None:
+    """Charges what a journal says of a life that is closed already. Raises StoreUnavailable."""
+    charges = charges_in(journal)
+    if charges:
+        async with database.system_transaction() as connection:
+            await charge(connection, epoch, charges, is_complete=True)
+        logger.warning("%d requests of epoch %d were in its journal", len(charges), epoch)
 
 
 async def charge(
@@ -103,6 +118,15 @@ def charges_of(records: Sequence[RequestRecord]) -> list[Charge]:
         Charge(request_id=record.id, account=account, usage=record.usage, outcome=Outcome.LOST)
         for record in records
         if (account := accounts.decode(record.account)) is not None
+    ]
+
+
+def charges_in(journal: Replayed) -> list[Charge]:
+    """What had ended. Of what was open then, the engines know."""
+    return [
+        Charge(request_id=request_id, account=account, usage=closed.usage, outcome=closed.outcome)
+        for request_id, (opened, closed) in journal.closed.items()
+        if (account := accounts.decode(opened.account)) is not None
     ]
 
 

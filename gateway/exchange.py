@@ -11,7 +11,7 @@ its number, so that nothing is told twice.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -94,10 +94,13 @@ class Answer:
 
 
 class Exchange:
-    """Runs one exchange at a time, for the life that was begun last."""
+    """Runs one exchange at a time, for the life that was begun last. `on_stored` gets what the ledger has."""
 
-    def __init__(self, database: Database, wallet: Wallet) -> None:
+    def __init__(
+        self, database: Database, wallet: Wallet, *, on_stored: Callable[[Iterable[str]], None]
+    ) -> None:
         self._database = database
+        self._on_stored = on_stored
         self._wallet = wallet
         self._epoch: int | None = None
         self._number = 0
@@ -206,6 +209,7 @@ class Exchange:
             self._speak_for(waiting, now=now, is_spoken_for=False)
         self._untold = None
         self._number = message.number
+        self._on_stored(event.request_id for event in message.events)
         self._take_in(answer, now=now)
 
     def _compose(self, *, is_tick: bool) -> Message:

@@ -39,6 +39,7 @@ class Life:
 
     async def begin(self) -> int:
         """A new life. Raises StoreUnavailable."""
+        self._rhythm = Rhythm()
         async with self._database.system_transaction() as connection:
             self._epoch = await quotas.register_replica(connection, self._name)
         held = asyncio.Event()

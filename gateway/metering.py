@@ -10,17 +10,20 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from engine.protocol import RequestClass, Usage
 from gateway.closing import EndLife
 from gateway.db import Database
 from gateway.engines.directory import LastRecords
+from gateway.errors import JournalUnavailable
 from gateway.exchange import Exchange, LifeEnded
 from gateway.keys.caller import Caller
 from gateway.life import Life
+from gateway.logs import Trouble
 from gateway.quotas import account as accounts
 from gateway.quotas import standing
 from gateway.quotas.account import Account
@@ -29,12 +32,16 @@ from gateway.quotas.limits import Counting, QuotaKind, QuotaLimit, Unit
 from gateway.quotas.refusals import Shortage, input_too_long, limit_reached, output_too_long
 from gateway.quotas.reservation import Demand, Reservation
 from gateway.quotas.wallet import Hold, Wallet, Want
+from gateway.rhythm import Rhythm
 from gateway.sweep import DEAD_AFTER_SECONDS, SWEEP_SECONDS, Sweeper
 from gateway.tenants.ids import TenantId
+from gateway.usage.journal import Journal
+from gateway.usage.journal_format import Closed, Opened
 from gateway.usage.outcome import Outcome
 from gateway.usage.queries import UsageEvent
 
 FLUSH_SECONDS: Final = 10.0
+SYNC_SECONDS: Final = 0.25  # what a power cut may cost; a killed process loses nothing
 
 logger = logging.getLogger(__name__)
 
@@ -64,17 +71,26 @@ class Metering:
         replica_name: str,
         end_life: EndLife = _no_engines,
         *,
+        journal_dir: Path | None = None,
         on_ended: Callable[[], None] = lambda: None,
         sweep_seconds: float = SWEEP_SECONDS,
         dead_after_seconds: float = DEAD_AFTER_SECONDS,
     ) -> None:
         self._wallet = Wallet()
-        self._exchange = Exchange(database, self._wallet)
+        self._exchange = Exchange(database, self._wallet, on_stored=self._note_stored)
         self._book = LimitBook(database, on_change=self._wallet.follow)
         self._life = Life(database, replica_name)
         self._sweeper = Sweeper(
-            database, end_life, sweep_seconds=sweep_seconds, dead_after_seconds=dead_after_seconds
+            database,
+            end_life,
+            journal_dir,
+            sweep_seconds=sweep_seconds,
+            dead_after_seconds=dead_after_seconds,
         )
+        self._journal_dir = journal_dir
+        self._journal: Journal | None = None
+        self._rhythm = Rhythm()
+        self._trouble = Trouble(logger, "what is served is not written to the disk")
         self._on_ended = on_ended
         self._live: dict[str, Live] = {}
         self._num_live: Counter[TenantId] = Counter()
@@ -86,13 +102,20 @@ class Metering:
         return self._life.epoch
 
     async def start(self) -> None:
-        """Begins this life. Raises StoreUnavailable."""
+        """Begins this life. Raises StoreUnavailable or JournalUnavailable."""
         epoch = await self._life.begin()
         self._exchange.begin(epoch)
+        if self._journal_dir is not None:
+            try:
+                self._journal = Journal.open(self._journal_dir, epoch)
+            except JournalUnavailable:
+                await self._life.end(holds_nothing=True)
+                raise
         await self._book.start()
         self._tasks = [
             asyncio.create_task(self._run_exchange(), name="exchange with the store"),
             asyncio.create_task(self._sweeper.run(own_epoch=epoch), name="sweeper"),
+            asyncio.create_task(self._sync_journal(), name="journal"),
         ]
 
     async def stop(self) -> None:
@@ -106,8 +129,11 @@ class Metering:
         except (TimeoutError, LifeEnded):
             logger.error("%d events are not in the ledger", self._exchange.num_untold)
         await self._life.end(holds_nothing=holds_nothing)
+        if self._journal is not None:
+            self._journal.close()
 
     async def _stop_tasks(self) -> None:
+        self._rhythm.stop()
         self._exchange.stop()
         self._sweeper.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -134,7 +160,7 @@ class Metering:
         hold = self._wallet.take(want, now=time.monotonic()) or await self._exchange.borrow(want)
         if isinstance(hold, Shortage):
             raise limit_reached(hold, model=model, tenant_name=caller.tenant_name)
-        return self._let_in(request_id, caller, payer, hold, cap=cap)
+        return self._let_in(request_id, caller, payer, hold, prompt_tokens=demand.prompt_tokens, cap=cap)
 
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Frees what the request held and queues its event: once, however often it is called.
@@ -147,11 +173,16 @@ class Metering:
         num_tokens = usage.prompt_tokens + usage.completion_tokens
         ran = outcome is not Outcome.REFUSED
         self._wallet.end(reservation.hold, used_tokens=num_tokens, counts_as_request=ran)
+        self._write_down_end(reservation.request_id, usage, outcome)
         self._exchange.record(_event(reservation.request_id, live, usage, outcome))
         self._note_live(live.caller.tenant, -1)
 
-    def _let_in(self, request_id: str, caller: Caller, payer: Payer, hold: Hold, *, cap: int) -> Reservation:
+    def _let_in(
+        self, request_id: str, caller: Caller, payer: Payer, hold: Hold, *, prompt_tokens: int, cap: int
+    ) -> Reservation:
         live = Live(caller=caller, payer=payer, admitted_us=time.time_ns() // 1000)
+        account = accounts.encode(_account(live, hold))
+        self._write_down_beginning(request_id, live, hold, account, prompt_tokens=prompt_tokens)
         self._live[request_id] = live
         self._note_live(caller.tenant, +1)
         return Reservation(
@@ -160,7 +191,7 @@ class Metering:
             max_output_tokens=hold.output_tokens,
             requests=standing.tightest(hold, Unit.REQUESTS),
             tokens=standing.tightest(hold, Unit.TOKENS),
-            account=accounts.encode(_account(live, hold)),
+            account=account,
             hold=hold,
             limited_by=standing.shortest(hold) if hold.output_tokens < cap else None,
         )
@@ -170,6 +201,45 @@ class Metering:
         self._exchange.note_live(tenant, self._num_live[tenant])
         if self._num_live[tenant] == 0:
             del self._num_live[tenant]
+
+    # --- the journal -------------------------------------------------------------------------------------
+
+    def _write_down_beginning(
+        self, request_id: str, live: Live, hold: Hold, account: bytes, *, prompt_tokens: int
+    ) -> None:
+        """Nobody is served whose usage could be lost: raises JournalUnavailable, holding nothing."""
+        if self._journal is None:
+            return
+        num_tokens = prompt_tokens + hold.output_tokens
+        try:
+            self._journal.append(Opened(request_id, account, num_tokens, accounts.moment(live.admitted_us)))
+        except JournalUnavailable:
+            self._wallet.end(hold, used_tokens=0, counts_as_request=False)
+            raise
+
+    def _write_down_end(self, request_id: str, usage: Usage, outcome: Outcome) -> None:
+        if self._journal is None:
+            return
+        try:
+            self._journal.append(
+                Closed(request_id, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, outcome)
+            )
+        except JournalUnavailable as error:  # it was served; the store is told all the same
+            self._trouble.note(error, is_foreseeable=True)
+
+    def _note_stored(self, request_ids: Iterable[str]) -> None:
+        if self._journal is not None:
+            self._journal.stored(request_ids)
+
+    async def _sync_journal(self) -> None:
+        async for _ in self._rhythm.turns(SYNC_SECONDS):
+            try:
+                if self._journal is not None:
+                    await self._journal.sync()
+            except JournalUnavailable as error:
+                self._trouble.note(error, is_foreseeable=True)
+            else:
+                self._trouble.end()
 
     async def _run_exchange(self) -> None:
         try:

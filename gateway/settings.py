@@ -3,6 +3,7 @@
 Sections of other processes are left alone; an unknown key in a section of ours is an error.
 """
 
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -58,7 +59,9 @@ class GatewaySection(Section):
     drain_seconds: Seconds = 20.0
     read_timeout_seconds: Seconds = 20.0
     write_timeout_seconds: Seconds = 30.0
-    database_pool_size: Annotated[int, Field(gt=0)] = 5
+    database_pool_size: Annotated[int, Field(gt=1)] = 6  # one of them holds the lock of the process's life
+    journal_dir: Path | None = None
+    """Where a worker writes down what the store does not have yet; None: a killed worker loses it."""
     usage_event_days: Annotated[int, Field(ge=1, le=36_500)] = 90
     usage_minute_days: Annotated[int, Field(ge=8, le=36_500)] = 30  # reports go back a week by the minute
 

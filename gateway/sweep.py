@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Final
 
-from gateway.closing import EndLife, close_life
+from gateway.closing import EndLife, charge_late, close_life
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
 from gateway.logs import Trouble
 from gateway.quotas import queries as quotas
 from gateway.rhythm import Rhythm
+from gateway.usage.journal_lives import Life as JournalLife
+from gateway.usage.journal_lives import abandoned, release, remove, replay
 
 SWEEP_SECONDS: Final = 0.5
 DEAD_AFTER_SECONDS: Final = 1.5
@@ -24,12 +27,15 @@ class Sweeper:
         self,
         database: Database,
         end_life: EndLife,
+        journal_dir: Path | None = None,
         *,
         sweep_seconds: float = SWEEP_SECONDS,
         dead_after_seconds: float = DEAD_AFTER_SECONDS,
     ) -> None:
         self._database = database
         self._end_life = end_life
+        self._journal_dir = journal_dir
+        self._looks_for_journals = journal_dir is not None
         self._sweep_seconds = sweep_seconds
         self._dead_after_seconds = dead_after_seconds
         self._store_seen_since: float | None = None  # loop time; None while the store is away
@@ -63,5 +69,26 @@ class Sweeper:
                 own=own_epoch,
                 dead_after_seconds=self._dead_after_seconds if may_judge else None,
             )
-        for epoch in ended:
-            await close_life(self._database, epoch, self._end_life)
+            unfinished = await quotas.unfinished_lives(connection)
+        journals = self._abandoned_journals() if ended or self._looks_for_journals else {}
+        self._looks_for_journals = False
+        try:
+            for epoch in ended:
+                journal = journals.get(epoch)
+                is_closed = await close_life(
+                    self._database, epoch, self._end_life, None if journal is None else replay(journal)
+                )
+                if is_closed and journal is not None:
+                    remove(journals.pop(epoch))
+            for epoch in journals.keys() - unfinished:  # closed by others, who had not this journal
+                await charge_late(self._database, epoch, replay(journals[epoch]))
+                remove(journals.pop(epoch))
+        finally:
+            for journal in journals.values():
+                release(journal)
+
+    def _abandoned_journals(self) -> dict[int, JournalLife]:
+        """Of dead processes of this host, by epoch; nobody else replays them meanwhile."""
+        if self._journal_dir is None:
+            return {}
+        return {life.epoch: life for life in abandoned(self._journal_dir)}

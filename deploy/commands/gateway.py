@@ -35,6 +35,7 @@ def gateway(
     configuration.set_options({"gateway.host": host, "gateway.port": port})
     settings, directory, progress = load_settings(), DataDirectory(data_dir.resolve()), Progress()
     directory.create()
+    configuration.set_defaults({"gateway.journal_dir": str(directory.journal)})
     listener = bind(settings.gateway.host, settings.gateway.port, option="--port")
     # By port: the data directory may be that of a `sluice serve`, which has workers of its own.
     log_directory = directory.logs / f"gateway-at-{port_of(listener)}"

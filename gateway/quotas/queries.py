@@ -356,6 +356,11 @@ async def ended_lives(
     return [int(epoch) for epoch in rows.scalars()]
 
 
+async def unfinished_lives(connection: AsyncConnection) -> set[int]:
+    """Lives that go on, or are over and not yet closed."""
+    return set((await connection.execute(select(replica.c.epoch))).scalars())
+
+
 async def end_life(connection: AsyncConnection, *, epoch: int) -> None:
     """Ends a life, of one's own say, before it is closed."""
     await connection.execute(
@@ -365,14 +370,9 @@ async def end_life(connection: AsyncConnection, *, epoch: int) -> None:
     )
 
 
-async def lock_life(connection: AsyncConnection, *, epoch: int) -> bool:
-    """Whether an ended life is still to be closed; no other transaction closes it meanwhile."""
-    found = await connection.scalar(
-        select(replica.c.epoch)
-        .where(replica.c.epoch == epoch, replica.c.fenced_at.is_not(None))
-        .with_for_update()
-    )
-    return found is not None
+async def lock_life(connection: AsyncConnection, *, epoch: int) -> None:
+    """No other transaction closes the life meanwhile."""
+    await connection.execute(select(replica.c.epoch).where(replica.c.epoch == epoch).with_for_update())
 
 
 async def leased_buckets(connection: AsyncConnection, *, epoch: int) -> list[BucketId]:

@@ -2,25 +2,30 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from gateway.db import Database
 from gateway.metering import Metering
+from gateway.quotas.limits import QuotaKind
 from tests.builders.store import Customer, make_customer, reserve
-from tests.builders.store_rows import until_value
+from tests.builders.store_rows import until_value, value
 
 pytestmark = pytest.mark.postgres
 
 GATEWAY_PROGRAM = """
-import asyncio, sys
+import asyncio, sys, time
+from pathlib import Path
 from gateway.db import Database
 from gateway.keys.caller import Caller
 from gateway.metering import Metering
-from tests.builders.store import reserve
+from gateway.usage.outcome import Outcome
+from tests.builders.store import reserve, used
 
 async def main():
-    metering = Metering(Database.connect(sys.argv[1], application_name="dying"), "dying")
+    database = Database.connect(sys.argv[1], application_name="dying")
+    metering = Metering(database, "dying", journal_dir=Path(sys.argv[3]))
     await metering.start()
     caller = Caller(
         tenant=sys.argv[2],
@@ -31,17 +36,22 @@ async def main():
         weight=1.0,
         scopes=frozenset(),
     )
+    first = await reserve(metering, caller)
+    metering.settle(first, used(10, 7), Outcome.FINISHED)
     await reserve(metering, caller)
     print("holds", flush=True)
-    await asyncio.sleep(600)
+    time.sleep(600)  # nothing more is told to the store
 
 asyncio.run(main())
 """
 
 
-def hold_and_die(url: str, customer: Customer) -> None:
+def hold_and_die(url: str, customer: Customer, journal_dir: Path) -> None:
+    """Serves one request, holds another, and tells the store of neither's end."""
     process = subprocess.Popen(
-        [sys.executable, "-c", GATEWAY_PROGRAM, url, customer.tenant.id], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", GATEWAY_PROGRAM, url, customer.tenant.id, str(journal_dir)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with process:
         assert process.stdout is not None
@@ -49,11 +59,46 @@ def hold_and_die(url: str, customer: Customer) -> None:
         process.kill()
 
 
-async def test_the_slot_of_a_killed_process_is_free_again(database: Database, database_url: str) -> None:
+async def test_the_slot_of_a_killed_process_is_free_again(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
     customer = await make_customer(database, concurrent_requests=1)
-    hold_and_die(database_url, customer)
+    hold_and_die(database_url, customer, tmp_path)
     survivor = Metering(database, "survivor")
     await survivor.start()
     await until_value(database_url, "SELECT count(*) FROM quota_lease", 0, timeout_seconds=3)
     await reserve(survivor, customer.caller)
     await survivor.stop()
+
+
+async def test_what_a_killed_process_had_served_is_charged_from_its_journal_once(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 1_000})
+    hold_and_die(database_url, customer, tmp_path)
+    survivors = [Metering(database, f"survivor-{number}", journal_dir=tmp_path) for number in range(2)]
+    for survivor in survivors:
+        await survivor.start()
+    await until_value(database_url, "SELECT count(*) FROM usage_event", 1, timeout_seconds=10)
+    await until_value(database_url, "SELECT outstanding::int FROM quota_bucket", 0)
+    assert value(database_url, "SELECT available::int FROM quota_bucket") == 1_000 - 17
+    for survivor in survivors:
+        await survivor.stop()
+    assert not list(tmp_path.glob("*.journal"))
+
+
+async def test_a_process_that_starts_later_finds_the_journal_of_one_that_was_closed_without_it(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 1_000})
+    hold_and_die(database_url, customer, tmp_path)
+    elsewhere = Metering(database, "elsewhere")
+    await elsewhere.start()
+    await until_value(database_url, "SELECT count(*) FROM replica", 1, timeout_seconds=10)
+    assert value(database_url, "SELECT available::int FROM quota_bucket") == 1_000
+    same_host = Metering(database, "same-host", journal_dir=tmp_path)
+    await same_host.start()
+    await until_value(database_url, "SELECT available::int FROM quota_bucket", 1_000 - 17)
+    for metering in (elsewhere, same_host):
+        await metering.stop()
+    assert value(database_url, "SELECT count(*) FROM usage_event") == 1
