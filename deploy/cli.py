@@ -21,6 +21,7 @@ COMMANDS: Final = (
     "keys",
     "operators",
     "scheduler",
+    "usage",
     "bench",
 )
 """Each is the `app` of the module of that name in deploy/commands."""
