@@ -23,6 +23,7 @@ COMMANDS: Final = (
     "limits",
     "operators",
     "scheduler",
+    "usage",
     "bench",
 )
 """Each is the `app` of the module of that name in deploy/commands."""
