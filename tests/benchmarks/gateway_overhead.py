@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from engine.protocol import Finished, FinishReason, TokenDelta, Usage
 from gateway.api.application import build_application
+from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
 from gateway.dispatch import Dispatcher
@@ -28,6 +29,7 @@ from gateway.requests.catalogue import Catalogue
 from gateway.settings import GatewaySection
 from tests.builders.bodies import chat_body, encoded
 from tests.builders.engine_messages import engine_description, token_ids_of
+from tests.builders.gateway_under_test import NO_STORE
 from tests.fakes.keys import GOOD_KEY, FakeKeys
 from tests.fakes.ledger import FakeLedger
 
@@ -78,6 +80,7 @@ async def application() -> tuple[ASGIApp, Services]:
         ),
         readiness=Readiness(lambda: True),
         metrics=metrics,
+        management=Management.connect(NO_STORE, b"pepper"),
         settings=GatewaySection(),
     )
 

@@ -1,15 +1,22 @@
 """Whatever the API's own document allows gets an answer or an error of the published shape, never a 500."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import booleans
 
+from gateway.db import Database
+from tests.builders.engine_messages import engine_description
 from tests.builders.gateway_under_test import GatewayUnderTest
+from tests.builders.operators import operator_secret
+from tests.builders.store import make_customer
+from tests.builders.stored_gateway import SHARED, stored_gateway
 from tests.fakes.keys import GOOD_KEY
-from tests.fakes.websocket_engine import answer
+from tests.fakes.websocket_engine import WebSocketEngine, answer
 
 pytestmark = [
     pytest.mark.slow,
@@ -17,6 +24,7 @@ pytestmark = [
 ]
 
 STATUSES = {200, 400, 404, 503, 504}
+MANAGEMENT_STATUSES = {200, 201, 400, 404, 409, 413}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
@@ -45,3 +53,59 @@ def post_many(url: str, path: str) -> None:
             assert named == {"message", "type", "param", "code"}
 
     post()
+
+
+@pytest.fixture
+async def managed_url(database_url: str) -> AsyncIterator[str]:
+    """A gateway with a store."""
+    engine = WebSocketEngine(engine_description(), answer(5), secret=SHARED)
+    await engine.start()
+    async with stored_gateway(database_url, engine) as url:
+        yield url
+    await engine.stop()
+
+
+@pytest.mark.postgres
+async def test_management_requests_made_from_the_schema(database: Database, managed_url: str) -> None:
+    """Also with paths of things that exist: most made-up ids are no more than a 404."""
+    customer = await make_customer(database)
+    known = {"tenant": customer.tenant.id, "key": str(customer.caller.key)}
+    secret = await operator_secret(database)
+    await asyncio.to_thread(manage_much, managed_url, secret, known)
+
+
+def manage_much(url: str, secret: str, known: dict[str, str]) -> None:
+    """Sends what the document allows to every management route."""
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json").include(path_regex="^/admin/v1/")
+    headers = {"Authorization": f"Bearer {secret}"}
+    operations = [result.ok() for result in schema.get_all_operations()]
+    assert len(operations) >= 10
+    with httpx.Client(base_url=url, headers=headers, timeout=20) as client:
+        for operation in operations:
+            manage(client, operation, known)
+
+
+def manage(client: httpx.Client, operation: schemathesis.APIOperation, known: dict[str, str]) -> None:
+    """Sends one route many requests, about half of them about things that exist."""
+    statuses: set[int] = set()
+
+    @given(case=operation.as_strategy(), is_known=booleans())
+    @settings(
+        max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+    )
+    def send(case: schemathesis.Case, is_known: bool) -> None:
+        if is_known and case.path_parameters:
+            case.path_parameters.update(known)
+        if is_known and isinstance(case.body, dict) and "tenant" in case.body:
+            case.body["tenant"] = known["tenant"]
+        request = case.as_transport_kwargs(base_url=str(client.base_url))
+        response = client.request(
+            case.method, request["url"], params=request["params"], json=request.get("json")
+        )
+        statuses.add(response.status_code)
+        assert response.status_code in MANAGEMENT_STATUSES, (case.method, request, response.text)
+        if response.status_code >= 400:
+            assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+    send()
+    assert statuses & {200, 201}, f"nothing came through to {operation.path}"

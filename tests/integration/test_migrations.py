@@ -1,5 +1,7 @@
 """The schema's versions, run as five processes at once and both ways."""
 
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -82,6 +84,17 @@ def test_a_failed_migration_leaves_nothing_behind(empty_database_url: str) -> No
     with pytest.raises(Exception, match="usage_event"):
         upgrade(empty_database_url)
     assert table_names(empty_database_url) == {"usage_event"}
+
+
+def test_a_failed_migration_is_an_error_in_one_line_and_not_marked_as_done(empty_database_url: str) -> None:
+    with psycopg.connect(empty_database_url) as connection:
+        connection.execute("CREATE TABLE usage_event (in_the_way int)")
+    command = [sys.executable, "-m", "deploy", "migrate", "--database-url", empty_database_url]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "usage_event" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert not is_current(empty_database_url)
 
 
 async def test_serving_connections_cannot_bypass_row_security(database: Database) -> None:

@@ -1,7 +1,11 @@
 """Who lets operators' programs in, for how long, and what is written down of it."""
 
 import asyncio
+import json
 import logging
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -155,3 +159,23 @@ async def test_every_change_is_in_the_trail_and_the_secret_is_nowhere(
     shown.append(str(value(database_url, "SELECT json_agg(k)::text FROM operator_key k")))
     canary = issued.secret.rsplit("-", 1)[1][:43]
     assert all(canary not in text for text in shown)
+
+
+async def test_the_command_makes_lists_and_revokes_keys(
+    database_url: str, operator_keys: OperatorKeys
+) -> None:
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "deploy", "operators", "keys", *arguments]
+        secrets = {"SLUICE_SECRETS__KEY_PEPPER": PEPPER.hex(), "SLUICE_DATABASE_URL": database_url}
+        return subprocess.check_output(command, text=True, env=os.environ | secrets)
+
+    secret = run("create", "robot", "--scope", "tenants.read", "--scope", "audit.read", "--quiet")
+    caller = await operator_keys.authenticate(f"Bearer {secret.strip()}")
+    assert caller.scopes == {OperatorScope.TENANTS_READ, OperatorScope.AUDIT_READ}
+    (listed,) = json.loads(run("list", "--json"))
+    assert (listed["name"], listed["revoked_at"]) == ("robot", None)
+    assert secret.strip() not in str(listed)
+    assert "revoked" in run("revoke", "robot")
+    await asyncio.sleep(2)
+    with pytest.raises(InvalidApiKey, match="has been revoked"):
+        await operator_keys.authenticate(f"Bearer {secret.strip()}")

@@ -1,0 +1,67 @@
+"""What every route of the gateway answers to whom. One that is not here fails the tests that walk them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi.routing import iter_route_contexts
+
+from gateway.api.application import Lifespan, build_application
+from tests.builders.bodies import chat_body, completion_body
+
+Route = tuple[str, str]  # method and path
+
+
+@dataclass(frozen=True)
+class Open:
+    """Tells everybody the same, and nothing of any tenant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenants:
+    """Opens with a tenant's key. `foreign` is what another tenant's key is told: 404 where the path names
+    something of ours, 200 where there is nothing of ours to name and it only does its own work.
+    """
+
+    body: object = None
+    foreign: int = 404
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operators:
+    """Opens with an operator key that has the route's scope."""
+
+    body: object = None
+
+
+Rule = Open | Tenants | Operators
+
+RULES: Final[dict[Route, Rule]] = {
+    ("GET", "/healthz"): Open(),
+    ("GET", "/readyz"): Open(),
+    ("GET", "/docs"): Open(),
+    ("GET", "/openapi.json"): Open(),
+    ("POST", "/v1/chat/completions"): Tenants(body=chat_body(), foreign=200),
+    ("POST", "/v1/completions"): Tenants(body=completion_body(), foreign=200),
+    ("GET", "/v1/models"): Tenants(foreign=200),
+    ("GET", "/v1/models/{model_id}"): Tenants(foreign=200),
+    ("POST", "/admin/v1/tenants"): Operators(body={"name": "new"}),
+    ("GET", "/admin/v1/tenants"): Operators(),
+    ("GET", "/admin/v1/tenants/{tenant}"): Operators(),
+    ("PATCH", "/admin/v1/tenants/{tenant}"): Operators(body={"weight": 7}),
+    ("POST", "/admin/v1/keys"): Operators(body={"tenant": "ours-canary", "name": "new"}),
+    ("GET", "/admin/v1/keys"): Operators(),
+    ("GET", "/admin/v1/keys/{key}"): Operators(),
+    ("POST", "/admin/v1/keys/{key}/rotate"): Operators(body={}),
+    ("POST", "/admin/v1/keys/{key}/revoke"): Operators(),
+    ("GET", "/admin/v1/audit"): Operators(),
+}
+
+
+def all_routes(lifespan: Lifespan) -> list[Route]:
+    """Every route that the application has."""
+    contexts = list(iter_route_contexts(build_application(lifespan).routes))
+    return [
+        (method, context.path_format or "?")
+        for context in contexts
+        for method in sorted((context.methods or {"?"}) - {"HEAD"})
+    ]
