@@ -36,15 +36,10 @@ NUM_TOKENS: Final = 20
 SETTLED_WITHIN_SECONDS: Final = 30.0
 
 SLOTS: Final = 24
-MINUTE: Final = 30_000
-DAY: Final = 25_000
-MONTH: Final = 40_000
-HOT: Final[Mapping[str, Limits]] = {
-    "slots": Limits(concurrent_requests=SLOTS),
-    "minute": Limits(tokens_per_minute=MINUTE),
-    "day": Limits(tokens_per_day=DAY),
-    "month": Limits(tokens_per_month=MONTH),
-}
+MINUTE: Final = 12_000
+DAY: Final = 15_000
+MONTH: Final = 20_000
+SMOKE_SHARE: Final = 0.1  # of these limits: so that little load reaches them, too
 
 NUM_PROBES: Final = 3
 IDLE_CREDIT_MS: Final = 600.0
@@ -68,9 +63,30 @@ def run(options: Options) -> list[Figure]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hot:
+    """The limits, each of a tenant of its own."""
+
+    slots: int
+    minute: int
+    day: int
+    month: int
+
+    @property
+    def by_tenant(self) -> Mapping[str, Limits]:
+        """As they are set."""
+        return {
+            "slots": Limits(concurrent_requests=self.slots),
+            "minute": Limits(tokens_per_minute=self.minute),
+            "day": Limits(tokens_per_day=self.day),
+            "month": Limits(tokens_per_month=self.month),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What hammering brought. `missing` names tenants whose limits cannot be set yet, and why."""
 
+    hot: Hot
     charges: Sequence[Charge]
     seen: Sequence[Seen]
     engine_spans: Mapping[str, Span]
@@ -90,21 +106,23 @@ def _hot(options: Options) -> Iterator[Figure]:
         f"failed: {what_failed([one for one in outcome.seen if one.status != 429]) or 'none'}\n"
     )
     yield from _minute(outcome)
-    yield from _window(outcome, "day", DAY)
-    yield from _window(outcome, "month", MONTH)
+    yield from _window(outcome, "day", outcome.hot.day)
+    yield from _window(outcome, "month", outcome.hot.month)
     slots = outcome.of("slots")
     in_engine = [
         outcome.engine_spans[one.request_id] for one in slots if one.request_id in outcome.engine_spans
     ]
     in_ledger = [(one.admitted_at, one.settled_at) for one in slots]
-    yield at_most("requests at once, in the engine's steps", most_at_once(in_engine), SLOTS, digits=0)
-    yield at_most("  by the ledger's spans", most_at_once(in_ledger), SLOTS, digits=0)
+    yield at_most(
+        "requests at once, in the engine's steps", most_at_once(in_engine), outcome.hot.slots, digits=0
+    )
+    yield at_most("  by the ledger's spans", most_at_once(in_ledger), outcome.hot.slots, digits=0)
     twice = num_charged_twice([one.request_id for one in outcome.charges])
     yield at_most("requests charged twice", twice, 0, digits=0)
 
 
 def _hammer(options: Options) -> Outcome:
-    layout = shared()
+    layout, hot = shared(), _hot_limits(options)
     with TemporaryDirectory() as directory:
         spans = Path(directory) / "spans.json"
         engine = ScriptedKind(step_ms=STEP_MS, spans=spans)
@@ -112,7 +130,7 @@ def _hammer(options: Options) -> Outcome:
             running_stack(engine, layout, num_workers=NUM_WORKERS) as stack,
             load_process(layout.others) as generator,
         ):
-            keys, missing = _customers(stack)
+            keys, missing = _customers(stack, hot)
             seen = generator.carry_out(
                 ClosedLoad(
                     address=stack.address(),
@@ -128,14 +146,28 @@ def _hammer(options: Options) -> Outcome:
             _until_settled(stack, len([one for one in seen if one.is_complete]))
             charges = stack.store.charges()
         return Outcome(
-            charges=charges, seen=seen, engine_spans=json.loads(spans.read_text()), missing=missing
+            hot=hot,
+            charges=charges,
+            seen=seen,
+            engine_spans=json.loads(spans.read_text()),
+            missing=missing,
         )
 
 
-def _customers(stack: Stack) -> tuple[dict[str, str], dict[str, str]]:
+def _hot_limits(options: Options) -> Hot:
+    share = options.size(1.0, smoke=SMOKE_SHARE)
+    return Hot(
+        slots=round(SLOTS * share),
+        minute=round(MINUTE * share),
+        day=round(DAY * share),
+        month=round(MONTH * share),
+    )
+
+
+def _customers(stack: Stack, hot: Hot) -> tuple[dict[str, str], dict[str, str]]:
     """Keys by tenant, and why others have none."""
     keys, missing = dict[str, str](), dict[str, str]()
-    for name, limits in HOT.items():
+    for name, limits in hot.by_tenant.items():
         try:
             keys[name] = stack.customer(name, limits)
         except NotYet as reason:
@@ -156,11 +188,12 @@ def _until_settled(stack: Stack, num_answers: int) -> None:
 def _minute(outcome: Outcome) -> Iterator[Figure]:
     uses = [(one.admitted_at, one.num_tokens) for one in outcome.of("minute")]
     seconds = max((at for at, _ in uses), default=0.0) - min((at for at, _ in uses), default=0.0)
-    allowed = MINUTE + MINUTE / 60 * seconds
+    limit = outcome.hot.minute
+    allowed = limit + limit / 60 * seconds
     yield at_most(
         "tokens per minute: beyond refill, in any span",
-        worst_use(uses, refill_per_second=MINUTE / 60),
-        MINUTE,
+        worst_use(uses, refill_per_second=limit / 60),
+        limit,
         "tokens",
         digits=0,
     )

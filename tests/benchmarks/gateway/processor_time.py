@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_MEMORY: Final = re.compile(r"^(RssAnon|RssFile):\s+(\d+) kB", re.MULTILINE)
+_MEMORY: Final = re.compile(r"^RssAnon:\s+(\d+) kB", re.MULTILINE)
 
 
 @dataclass
@@ -39,10 +39,10 @@ def processor_seconds(pids: Sequence[int]) -> float:
 
 
 def resident_mib(pids: Sequence[int]) -> float:
-    """Memory that is resident, but for segments that they share: those would count many times."""
+    """Memory of their own that is resident: what they share, segments and code, would count many times."""
     total = 0
     for pid in pids:
         with suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text()
-            total += sum(int(kilobytes) for _, kilobytes in _MEMORY.findall(status))
+            total += sum(int(kilobytes) for kilobytes in _MEMORY.findall(status))
     return total / 1024
