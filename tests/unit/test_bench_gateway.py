@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.benchmarks.gateway.exchange import CUT, Exchange, Leave, Leaving, Seen, Shot
+from tests.benchmarks.gateway.exchange import CUT, UNANSWERED, Exchange, Leave, Leaving, Seen, Shot
 from tests.benchmarks.gateway.gauges import gauges_of
 from tests.benchmarks.gateway.http_request import chat
 from tests.benchmarks.gateway.invariants import (
@@ -152,6 +152,14 @@ def test_a_stream_that_breaks_off_is_no_answer() -> None:
     exchange.complete(1.6)
 
     assert seen[0].error == "stream_cut"
+
+
+def test_an_exchange_ends_once_even_if_its_connection_is_lost_later() -> None:
+    exchange, seen = begun()
+    exchange.give_up(9.0)
+    exchange.lose(9.5)
+
+    assert [one.error for one in seen] == [UNANSWERED]
 
 
 def test_a_client_leaves_with_the_tokens_that_it_wanted() -> None:

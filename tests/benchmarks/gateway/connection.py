@@ -31,6 +31,11 @@ class Connection(asyncio.Protocol):
             loop = asyncio.get_running_loop()
             self._leaving = loop.call_later(leave.after_seconds, self._leave)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server still keeps it, as far as is known."""
+        return not self._transport.is_closing()
+
     def close(self) -> None:
         """Ends a connection that carries nothing."""
         self._transport.close()
@@ -118,7 +123,7 @@ class Pool:
         """Sends at once, or as soon as a new connection is there."""
         while self._free:
             connection = self._free.pop()
-            if not connection._transport.is_closing():
+            if connection.is_open:
                 connection.ask(exchange)
                 return
         task = asyncio.get_running_loop().create_task(self._send_on_new(exchange))

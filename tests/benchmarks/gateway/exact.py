@@ -29,6 +29,7 @@ from tests.builders.sluice_process import wait_until
 
 NUM_WORKERS: Final = 4
 NUM_CLIENTS: Final = 400
+SMOKE_CLIENTS: Final = 60
 SECONDS: Final = 40.0
 PAUSE_SECONDS: Final = 0.25  # of a refused client
 STEP_MS: Final = 5.0
@@ -98,7 +99,7 @@ class Outcome:
 
 
 def _hot(options: Options) -> Iterator[Figure]:
-    progress(f"exact: {NUM_CLIENTS} clients, {NUM_WORKERS} workers")
+    progress(f"exact: {options.size(NUM_CLIENTS, smoke=SMOKE_CLIENTS)} clients, {NUM_WORKERS} workers")
     outcome = _hammer(options)
     refused = [one for one in outcome.seen if one.status == 429]
     print(
@@ -137,7 +138,7 @@ def _hammer(options: Options) -> Outcome:
                     shots=[
                         Shot(request=chat(key, num_tokens=NUM_TOKENS), tag=name) for name, key in keys.items()
                     ],
-                    num_clients=options.size(NUM_CLIENTS, smoke=60),
+                    num_clients=options.size(NUM_CLIENTS, smoke=SMOKE_CLIENTS),
                     seconds=options.size(SECONDS, smoke=3.0),
                     pause_seconds=PAUSE_SECONDS,
                     ramp_seconds=1.0,

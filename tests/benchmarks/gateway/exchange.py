@@ -14,6 +14,7 @@ import msgspec
 from deploy.bench.stream import AnswerReader, Usage, reason_of
 
 CUT: Final = "connection lost"
+UNANSWERED: Final = "no answer in time"
 _ID: Final = b'"id":"'
 
 
@@ -97,6 +98,7 @@ class Exchange:
         self.started_at = due_at
         self.status = 0
         self.is_stream = False
+        self.is_over = False
         self._stream = AnswerReader()
         self._body = b""
         self._generation_id = ""
@@ -144,9 +146,16 @@ class Exchange:
         """The connection is gone, or never was."""
         self._end(now, error=CUT, num_tokens=self.num_tokens)
 
+    def give_up(self, now: float) -> None:
+        """Nobody waits for the rest any more."""
+        self._end(now, error=UNANSWERED, num_tokens=self.num_tokens)
+
     def _end(
         self, now: float, *, error: str | None = None, num_tokens: int = 0, has_left: bool = False
     ) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
         times = self._stream.token_times
         self._on_end(
             Seen(

@@ -95,40 +95,64 @@ def _carry_out(load: Load) -> list[Seen]:
 async def _run_open(load: OpenLoad) -> list[Seen]:
     loop = asyncio.get_running_loop()
     times = arrival_times(Arrivals.POISSON, steady(load.rate, load.seconds), Random(load.seed))
-    pool, seen = Pool(load.address), list[Seen]()
+    pool, over = Pool(load.address), loop.create_future()
     await pool.open(PREPARED_CONNECTIONS)
-    began_at, shots, over = time.monotonic(), cycle(load.shots), loop.create_future()
 
-    def note(one: Seen) -> None:
-        seen.append(one)
-        if len(seen) == len(times):
+    def note(_: Seen) -> None:
+        if len(book.seen) == len(times) and not over.done():
             over.set_result(None)
 
+    book, began_at, shots = _Book(note), time.monotonic(), cycle(load.shots)
     for due_after in times:
         due_at = began_at + due_after
-        loop.call_at(loop.time() + due_at - time.monotonic(), _fire, pool, next(shots), due_at, note)
+        loop.call_at(loop.time() + due_at - time.monotonic(), _fire, pool, book, next(shots), due_at)
     if times:
         await asyncio.wait([over], timeout=load.seconds + PATIENCE_SECONDS)
+    book.give_up()
     pool.close()
-    return seen
+    return book.seen
 
 
-def _fire(pool: Pool, shot: Shot, due_at: float, note: Callable[[Seen], None]) -> None:
-    pool.send(Exchange(shot, due_at, note))
+def _fire(pool: Pool, book: "_Book", shot: Shot, due_at: float) -> None:
+    pool.send(book.begin(shot, due_at))
+
+
+class _Book:
+    """Exchanges under way, and what came of the others. `on_end` is told of each that ends."""
+
+    def __init__(self, on_end: Callable[[Seen], None]) -> None:
+        self.seen: list[Seen] = []
+        self._on_end = on_end
+        self._under_way: set[Exchange] = set()
+
+    def begin(self, shot: Shot, due_at: float) -> Exchange:
+        """One more."""
+        exchange = Exchange(shot, due_at, lambda one: self._end(exchange, one))
+        self._under_way.add(exchange)
+        return exchange
+
+    def give_up(self) -> None:
+        """What has no end yet fails: it must not be missing from the figures."""
+        for exchange in list(self._under_way):
+            exchange.give_up(time.monotonic())
+
+    def _end(self, exchange: Exchange, one: Seen) -> None:
+        self._under_way.discard(exchange)
+        self.seen.append(one)
+        self._on_end(one)
 
 
 async def _run_closed(load: ClosedLoad) -> list[Seen]:
     clients = _Clients(load)
-    await clients.run()
-    return clients.seen
+    return await clients.run()
 
 
 class _Clients:
     """The clients of a closed load."""
 
     def __init__(self, load: ClosedLoad) -> None:
-        self.seen: list[Seen] = []
         self._load = load
+        self._book = _Book(self._note)
         self._pool = Pool(load.address)
         self._shots = cycle(load.shots)
         self._num_sent = 0
@@ -137,14 +161,16 @@ class _Clients:
         self._ends_at = time.monotonic() + load.ramp_seconds + (load.seconds or float("inf"))
         self._over = asyncio.get_running_loop().create_future()
 
-    async def run(self) -> None:
-        """Until every client has had its last answer."""
+    async def run(self) -> list[Seen]:
+        """What became of all, once every client has had its last answer."""
         loop, load = asyncio.get_running_loop(), self._load
         for number in range(load.num_clients):
             loop.call_later(load.ramp_seconds * number / load.num_clients, self._next)
         patience = None if load.seconds is None else load.ramp_seconds + load.seconds + PATIENCE_SECONDS
         await asyncio.wait([self._over], timeout=patience)
+        self._book.give_up()
         self._pool.close()
+        return self._book.seen
 
     @property
     def _has_enough(self) -> bool:
@@ -159,10 +185,9 @@ class _Clients:
             self._retire()
             return
         self._num_sent += 1
-        self._pool.send(Exchange(next(self._shots), now, self._note))
+        self._pool.send(self._book.begin(next(self._shots), now))
 
     def _note(self, one: Seen) -> None:
-        self.seen.append(one)
         self._num_answers += one.is_complete
         loop = asyncio.get_running_loop()
         if one.error is not None and self._load.pause_seconds > 0:
