@@ -16,7 +16,7 @@ GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-slow check format bench bench-scheduler bench-engine bench-peers clean
+.PHONY: help serve test test-slow check format bench bench-scheduler bench-engine bench-gateway bench-peers soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ bench-peers: $(VENV)/.development ## Ours beside llama.cpp, vLLM and OpenVINO un
 bench-engine: $(VENV)/.development ## Where a step's time goes on this CPU, operator by operator, and what each type brings
 	$(BIN)/python -m tests.benchmarks.engine $(ARGS)
 	$(BIN)/python -m tests.benchmarks.accuracy
+
+bench-gateway: $(VENV)/.development ## What the gateway promises, with real workers (25 minutes; ARGS="latency saturation")
+	$(BIN)/python -m tests.benchmarks.gateway $(ARGS)
+
+soak: $(VENV)/.development ## An hour of mixed load: memory and gauges must stay flat (ARGS="--minutes 5" for less)
+	$(BIN)/python -m tests.benchmarks.gateway.soak $(ARGS)
 
 clean: ## Remove the virtual environment and caches; data directories stay
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -19,7 +19,7 @@ from engine.self_report import ServedModel
 from engine.server import EngineServer
 from engine.telemetry import Telemetry
 
-SHARED_SECRET = "a shared secret for tests only"
+SHARED_SECRET = "5ec2e7" * 8  # hexadecimal, as the settings of a gateway want it
 LIMITS = Limits(
     max_num_seqs=32,
     max_num_batched_tokens=256,

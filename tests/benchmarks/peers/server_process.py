@@ -28,14 +28,18 @@ def serving(
     environment: Mapping[str, str],
     log: Path,
     start_timeout_seconds: float = 600.0,
+    ready_path: str = "/v1/models",
 ) -> Iterator[None]:
-    """`command` while it serves at `url`; raises NotAvailable when it ends or is not ready in time."""
+    """`command` while it serves at `url`; raises NotAvailable when it ends or is not ready in time.
+
+    It is ready when it answers `ready_path`, which must ask for no key.
+    """
     with log.open("w") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env=environment, start_new_session=True
         )
     try:
-        _wait_until_ready(process, f"{url}/v1/models", log, start_timeout_seconds)
+        _wait_until_ready(process, f"{url}{ready_path}", log, start_timeout_seconds)
         yield
     finally:
         _end(process)
