@@ -1,7 +1,7 @@
 """Limits hold exactly over four workers: 400 clients on hot keys, the real engine with the scripted runner.
 
 Tokens per minute: over any span of T seconds at most capacity + refill * T. Tokens per day and month: at most
-the limit. Requests at once: never more than the limit, neither in the engine's steps nor in the ledger.
+the limit. Requests at once: never more than the limit in the engine's steps (the ledger is written later).
 
 Then two replicas with a worker each: one has used a part of a limit and falls idle; from the other, a client
 wants nearly all that is left. Until when is it refused?
@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from tests.benchmarks.gateway.cores import shared
-from tests.benchmarks.gateway.customers import Limits, NotYet
+from tests.benchmarks.gateway.customers import Limits
 from tests.benchmarks.gateway.exchange import Seen, Shot
 from tests.benchmarks.gateway.http_request import chat
 from tests.benchmarks.gateway.invariants import Span, most_at_once, num_charged_twice, worst_use
@@ -85,13 +85,12 @@ class Hot:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What hammering brought. `missing` names tenants whose limits cannot be set yet, and why."""
+    """What hammering brought."""
 
     hot: Hot
     charges: Sequence[Charge]
     seen: Sequence[Seen]
     engine_spans: Mapping[str, Span]
-    missing: Mapping[str, str]
 
     def of(self, tenant: str) -> list[Charge]:
         """The tenant's part of the ledger."""
@@ -113,11 +112,9 @@ def _hot(options: Options) -> Iterator[Figure]:
     in_engine = [
         outcome.engine_spans[one.request_id] for one in slots if one.request_id in outcome.engine_spans
     ]
-    in_ledger = [(one.admitted_at, one.settled_at) for one in slots]
     yield at_most(
         "requests at once, in the engine's steps", most_at_once(in_engine), outcome.hot.slots, digits=0
     )
-    yield at_most("  by the ledger's spans", most_at_once(in_ledger), outcome.hot.slots, digits=0)
     twice = num_charged_twice([one.request_id for one in outcome.charges])
     yield at_most("requests charged twice", twice, 0, digits=0)
 
@@ -131,7 +128,7 @@ def _hammer(options: Options) -> Outcome:
             running_stack(engine, layout, num_workers=NUM_WORKERS) as stack,
             load_process(layout.others) as generator,
         ):
-            keys, missing = _customers(stack, hot)
+            keys = {name: stack.customer(name, limits) for name, limits in hot.by_tenant.items()}
             seen = generator.carry_out(
                 ClosedLoad(
                     address=stack.address(),
@@ -151,7 +148,6 @@ def _hammer(options: Options) -> Outcome:
             charges=charges,
             seen=seen,
             engine_spans=json.loads(spans.read_text()),
-            missing=missing,
         )
 
 
@@ -163,17 +159,6 @@ def _hot_limits(options: Options) -> Hot:
         day=round(DAY * share),
         month=round(MONTH * share),
     )
-
-
-def _customers(stack: Stack, hot: Hot) -> tuple[dict[str, str], dict[str, str]]:
-    """Keys by tenant, and why others have none."""
-    keys, missing = dict[str, str](), dict[str, str]()
-    for name, limits in hot.by_tenant.items():
-        try:
-            keys[name] = stack.customer(name, limits)
-        except NotYet as reason:
-            missing[name] = str(reason)
-    return keys, missing
 
 
 def _until_settled(stack: Stack, num_answers: int) -> None:
@@ -204,9 +189,6 @@ def _minute(outcome: Outcome) -> Iterator[Figure]:
 
 
 def _window(outcome: Outcome, name: str, limit: int) -> Iterator[Figure]:
-    if name in outcome.missing:
-        yield Figure(name=f"tokens per {name}", value="not shown", target=outcome.missing[name])
-        return
     used = sum(one.num_tokens for one in outcome.of(name))
     yield at_most(f"tokens per {name}: settled", used, limit, "tokens", digits=0)
     yield plain("  used of the limit", 100 * used / limit, "%", digits=1)

@@ -16,11 +16,13 @@ from deploy import embedded_postgres
 from migrations.run import upgrade
 from tests.benchmarks.gateway.cores import Cores, on_cores
 
-# A reservation lives while its replica's process does; a dead one's is in doubt until a peer reconciles it.
+# What a dead replica was lent is in doubt until a peer reconciles it.
 _HELD: Final = """
-    SELECT count(*) FILTER (WHERE p.epoch IS NOT NULL), count(*) FILTER (WHERE p.epoch IS NULL)
-    FROM reservation r
-    LEFT JOIN replica p ON p.epoch = r.epoch AND split_part(p.name, ':', 2) = ANY(%s)
+    WITH living AS (
+        SELECT epoch FROM replica WHERE split_part(name, ':', 2) = ANY(%s)
+    )
+    SELECT (SELECT coalesce(sum(num_live), 0) FROM replica_load),
+           (SELECT count(*) FROM quota_lease WHERE granted > 0 AND epoch NOT IN (SELECT epoch FROM living))
 """
 _CHARGES: Final = """
     SELECT e.request_id, t.name, e.prompt_tokens + e.completion_tokens, e.completion_tokens, e.outcome,
@@ -44,7 +46,7 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Reservations of replicas that live, and of those that do not."""
+    """Requests that replicas hold something for, and loans of replicas that are dead."""
 
     num_live: int
     num_in_doubt: int
@@ -64,11 +66,7 @@ class Store:
         self._connection.close()
 
     def held(self, worker_pids: Sequence[int]) -> Held:
-        """What requests hold now. `worker_pids` live; a replica's name ends in its own.
-
-        Leases are to be counted here as soon as there is a table of them: what a dead replica was granted and
-        has not reported is in doubt, too.
-        """
+        """What is held now. `worker_pids` live; a replica's name ends in its own."""
         ((num_live, num_in_doubt),) = self._rows(_HELD, [[str(pid) for pid in worker_pids]])
         return Held(num_live=num_live, num_in_doubt=num_in_doubt)
 
