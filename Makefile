@@ -41,9 +41,10 @@ format: $(VENV)/.development ## Format the code and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.development ## Measure the gateway's overhead and the store's latency; prints tables
+bench: $(VENV)/.development ## Measure the gateway's overhead, the store's latency, checking keys; prints tables
 	$(BIN)/python -m tests.benchmarks.gateway_overhead
 	$(BIN)/python -m tests.benchmarks.store_latency
+	$(BIN)/python -m tests.benchmarks.key_verification
 
 bench-scheduler: $(VENV)/.development ## What the scheduler claims, beside what is measured (ARGS="flood spike" for parts)
 	$(BIN)/python -m tests.benchmarks.scheduler $(ARGS)

@@ -60,7 +60,7 @@ def parse_limit(form: Form, field: str) -> int | None:
     text = re.sub(r"[\s,_']", "", form.get(field, ""))
     if not text:
         return None
-    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > MAX_LIMIT:
+    if not re.fullmatch(r"[0-9]{1,13}", text) or int(text) > MAX_LIMIT:
         raise FieldError(field, f"Enter a whole number up to {MAX_LIMIT:,}, or nothing for no limit.")
     return int(text)
 

@@ -20,6 +20,7 @@ COMMANDS: Final = (
     "tenants",
     "projects",
     "keys",
+    "limits",
     "operators",
     "scheduler",
     "bench",

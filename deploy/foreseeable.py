@@ -11,7 +11,7 @@ from deploy.failure import Failure
 from deploy.listener import AddressUnavailable
 from deploy.models import ModelNotAvailable
 from deploy.supervisor import ChildFailed
-from gateway.errors import StoreUnavailable
+from gateway.errors import JournalUnavailable, StoreUnavailable
 from gateway.setting_sources import ConfigurationError
 from gateway.tenants.errors import AdministrationError
 
@@ -23,6 +23,7 @@ FORESEEABLE = (
     DataDirectoryError,
     EmbeddedPostgresError,
     Failure,
+    JournalUnavailable,
     ModelNotAvailable,
     StoreUnavailable,
 )

@@ -12,17 +12,23 @@ class Connection:
     def __init__(self, hello: protocol.Hello) -> None:
         self.hello = hello
         self.outbox = Outbox()
-        self.num_live = 0  # requests that are not over
+        self._accounts: dict[str, bytes] = {}  # of requests that are not over, by id
         self.is_idle = asyncio.Event()
         self.is_idle.set()
 
-    def add_request(self) -> None:
+    @property
+    def num_live(self) -> int:
+        """Requests of this connection that are not over."""
+        return len(self._accounts)
+
+    def add_request(self, request_id: str, account: bytes) -> None:
         """One more request of this connection is live."""
-        self.num_live += 1
+        self._accounts[request_id] = account
         self.is_idle.clear()
 
-    def end_request(self) -> None:
-        """One of them is over."""
-        self.num_live -= 1
-        if self.num_live == 0:
+    def end_request(self, request_id: str) -> bytes:
+        """One of them is over; its account."""
+        account = self._accounts.pop(request_id, b"")
+        if not self._accounts:
             self.is_idle.set()
+        return account

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 PROTOCOL_MAJOR: Final = 1
-PROTOCOL_MINOR: Final = 1
+PROTOCOL_MINOR: Final = 2
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # a tokenizer.json alone can exceed the library's default of 1 MiB
 PING_INTERVAL_SECONDS: Final = 1.0
 DEAD_AFTER_SECONDS: Final = 5.0
@@ -122,6 +122,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
 
     `cache_namespace` keys the prefix cache. The first `num_shared_tokens` of the prompt, a system prompt say,
     are kept under `shared_namespace` instead: a group of tenants may agree to share those.
+
+    `account` is the gateway's own note of who pays; it comes back in the request's record.
     """
 
     id: str
@@ -140,6 +142,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
     num_shared_tokens: int = 0
     tenant_name: str = ""
     adapter: str | None = None
+    account: bytes = b""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -149,10 +152,14 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class ReportQuery(msgspec.Struct, frozen=True, tag="report_query"):
-    """Asks what the engine did for one life of a gateway, to settle what that life left open."""
+    """Asks what the engine did for one life of a gateway, to settle what that life left open.
+
+    With `fence` that life is over: what it runs is ended first, and nothing more is taken from it.
+    """
 
     replica: str
     epoch: int
+    fence: bool = False
 
 
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
@@ -393,10 +400,11 @@ class EngineStatus(msgspec.Struct, frozen=True, tag="status"):
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """What the engine did for one ended request of a gateway's life."""
+    """What the engine did for one ended request of a gateway's life; `account` is what came with it."""
 
     id: str
     usage: Usage
+    account: bytes = b""
 
 
 class Report(msgspec.Struct, frozen=True, tag="report"):

@@ -56,6 +56,7 @@ class EngineServer:
         self._connections: set[Connection] = set()
         self._leaving: set[Connection] = set()  # closed, but their requests are not all over yet
         self._ledger = Ledger()
+        self._fenced_epochs: set[int] = set()
         self._reports: set[asyncio.Task[None]] = set()
         self._started_at = time.monotonic()
         self._is_draining = False
@@ -116,13 +117,14 @@ class EngineServer:
                 connection.outbox.add_event(step, translation.event_of(outcome))
             if translation.is_last(outcome):
                 self._close_account(connection, outcome)
-                connection.end_request()
                 if connection.is_idle.is_set():
                     self._leaving.discard(connection)
 
     def _close_account(self, connection: Connection, outcome: Outcome) -> None:
         sequence, usage = outcome.sequence, translation.usage_of(outcome.sequence)
-        self._ledger.add(connection.hello.epoch, protocol.RequestRecord(id=sequence.id, usage=usage))
+        account = connection.end_request(sequence.id)
+        record = protocol.RequestRecord(id=sequence.id, usage=usage, account=account)
+        self._ledger.add(connection.hello.epoch, record)
         logger.info(
             "request over",
             extra={
@@ -222,10 +224,10 @@ class EngineServer:
         refusal = self._refusal(connection, request)
         if refusal is not None:
             connection.outbox.add_event(0, refusal)
-            record = protocol.RequestRecord(id=request.id, usage=NOTHING_USED)
+            record = protocol.RequestRecord(id=request.id, usage=NOTHING_USED, account=request.account)
             self._ledger.add(connection.hello.epoch, record)
             return
-        connection.add_request()
+        connection.add_request(request.id, request.account)
         sequence = translation.sequence_of(
             request,
             owner=connection,
@@ -237,6 +239,8 @@ class EngineServer:
     def _refusal(self, connection: Connection, request: protocol.GenerateRequest) -> protocol.Refused | None:
         if connection.hello.observer:
             detail = "an observer may not send requests"
+        elif request.epoch in self._fenced_epochs:
+            detail = f"epoch {request.epoch} was ended by another gateway"
         elif request.model != self._model.name:
             detail = f"this engine serves {self._model.name}, not {request.model}"
         elif request.adapter is not None:
@@ -254,10 +258,20 @@ class EngineServer:
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)
 
+    def _fence(self, epoch: int) -> list[Connection]:
+        """Ends what a life runs here and takes nothing more of it; the connections that it has, or had."""
+        self._fenced_epochs.add(epoch)
+        fenced = [each for each in self._connections if each.hello.epoch == epoch]
+        for connection in fenced:
+            self._engine_loop.disown(connection)
+        return fenced
+
     async def _report_when_over(self, connection: Connection, query: protocol.ReportQuery) -> None:
+        fenced = self._fence(query.epoch) if query.fence else []
+        left = [each for each in self._leaving if each.hello.epoch == query.epoch]
         try:
             async with asyncio.timeout(REPORT_SECONDS):
-                for other in [each for each in self._leaving if each.hello.epoch == query.epoch]:
+                for other in fenced + left:
                     await other.is_idle.wait()
         except TimeoutError:  # better what is known than nothing
             logger.warning("reporting on an epoch that is not over", extra={"epoch": query.epoch})

@@ -15,8 +15,7 @@ from gateway.audit import queries as audit
 from gateway.db import Database
 from gateway.keys import queries as keys
 from gateway.quotas import queries as quotas
-from gateway.quotas.limits import TenantLimits
-from gateway.quotas.policy import change_limit, refill
+from gateway.quotas.limits import QuotaKind, Scope, TenantLimits, tenant_limits
 from gateway.tenants import queries as tenants
 from gateway.tenants.errors import AlreadyExists
 from gateway.tenants.ids import ProjectId, TenantId
@@ -52,14 +51,15 @@ async def list_tenants(database: Database) -> Sequence[TenantSummary]:
     """Every tenant, by name, with what it may use and what it has in use right now."""
     async with database.transaction() as connection:
         all_tenants = await tenants.all_by_name(connection)
-        standings = await quotas.standings(connection, [tenant.id for tenant in all_tenants])
+        limits = await quotas.limits_by_tenant(connection)
+        num_live = await quotas.num_live_by_tenant(connection)
         num_keys = await keys.num_usable_by_tenant(connection)
     return [
         TenantSummary(
             tenant=tenant,
-            limits=standings[tenant.id].standing.limits,
+            limits=tenant_limits(limits.get(tenant.id, [])),
             num_keys=num_keys.get(tenant.id, 0),
-            num_live_requests=standings[tenant.id].standing.num_live,
+            num_live_requests=num_live.get(tenant.id, 0),
         )
         for tenant in all_tenants
     ]
@@ -76,13 +76,14 @@ async def get_tenant(database: Database, name_or_id: str) -> TenantSummary:
     """One tenant, by name or id. Raises NoSuchThing."""
     async with database.transaction() as connection:
         tenant = await tenant_called(connection, name_or_id)
-        timed = (await quotas.standings(connection, [tenant.id]))[tenant.id]
+        limits = await quotas.limits_of(connection, tenant.id)
+        num_live = await quotas.num_live_by_tenant(connection)
         num_keys = await keys.num_usable_by_tenant(connection)
     return TenantSummary(
         tenant=tenant,
-        limits=timed.standing.limits,
+        limits=tenant_limits(limits),
         num_keys=num_keys.get(tenant.id, 0),
-        num_live_requests=timed.standing.num_live,
+        num_live_requests=num_live.get(tenant.id, 0),
     )
 
 
@@ -170,7 +171,6 @@ async def _add_tenant(
         name=name,
         weight=weight,
     )
-    await quotas.add_bucket(connection, tenant.id)
     await _change_limits(connection, tenant.id, limits)
     await audit.record(
         connection,
@@ -183,16 +183,21 @@ async def _add_tenant(
 
 
 async def _change_limits(connection: AsyncConnection, tenant: TenantId, limits: TenantLimits) -> TenantLimits:
-    """Returns the old ones. The bucket is brought up to date under the old limit first."""
-    await quotas.lock(connection, [tenant])
-    timed = (await quotas.standings(connection, [tenant]))[tenant]
-    standing = refill(timed.standing, elapsed_seconds=timed.elapsed_seconds)
-    available = change_limit(
-        available=standing.available,
-        old=standing.limits.tokens_per_minute,
-        new=limits.tokens_per_minute,
-        held_tokens=standing.held_tokens,
-    )
-    await quotas.save_buckets(connection, {tenant: (available, timed.now)})
-    await quotas.save_limits(connection, tenant, limits)
-    return standing.limits
+    """Returns the old ones."""
+    old = tenant_limits(await quotas.limits_of(connection, tenant))
+    values = {
+        QuotaKind.CONCURRENT_REQUESTS: limits.concurrent_requests,
+        QuotaKind.TOKENS_PER_MINUTE: limits.tokens_per_minute,
+    }
+    for kind, value in values.items():
+        await quotas.save_limit(
+            connection,
+            tenant=tenant,
+            scope=Scope.TENANT,
+            scope_id=tenant,
+            kind=kind,
+            model=None,
+            request_class=None,
+            value=value,
+        )
+    return old

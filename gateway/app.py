@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
@@ -11,7 +12,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from engine.protocol import EngineDescription, Usage
+from engine.protocol import EngineDescription
 from gateway.api.application import build_application
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
@@ -26,7 +27,7 @@ from gateway.engines.client import (
     EngineIncompatibleError,
     Identity,
 )
-from gateway.engines.directory import EngineDirectory
+from gateway.engines.directory import EngineDirectory, LastRecords
 from gateway.errors import StoreUnavailable
 from gateway.generation import Generation
 from gateway.keys.service import KeyService
@@ -35,6 +36,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.requests.catalogue import Catalogue
 from gateway.settings import GatewaySettings
 from gateway.text.text_model import UnusableTextModelError
+from gateway.usage.upkeep import LedgerUpkeep, Retention
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +58,22 @@ class Gateway:
         key_pepper = bytes.fromhex(settings.secrets.key_pepper)
         self._management = Management.connect(settings.database_url, key_pepper)
         self._keys = KeyService(self._database, key_pepper)
-        self._metering = Metering(self._database, self._replica, self._usage_of)
+        self._metering = Metering(
+            self._database,
+            self._replica,
+            self._end_life,
+            on_ended=lambda: signal.raise_signal(signal.SIGTERM),
+        )
         self._catalogue = Catalogue()
         self._directory = EngineDirectory(settings.gateway.engines, self._make_client)
         self._config = ConfigFollower(self._database, self._directory)
         self._history = EngineHistory(self._database, lambda: self._directory.clients)
+        self._upkeep = LedgerUpkeep(
+            self._database,
+            Retention(
+                event_days=settings.gateway.usage_event_days, minute_days=settings.gateway.usage_minute_days
+            ),
+        )
         metrics = GatewayMetrics(CollectorRegistry())
         self._dispatcher = Dispatcher(
             self._directory, metrics, max_queued=settings.gateway.max_queued_requests
@@ -105,6 +118,7 @@ class Gateway:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
+        await self._upkeep.stop()
         await self._history.stop()
         await self._config.stop()
         await self._directory.stop()
@@ -130,6 +144,7 @@ class Gateway:
         await self._config.start()
         await self._directory.start()
         await self._history.start()
+        await self._upkeep.start()
 
     def _make_client(self, address: EngineAddress) -> EngineClient:
         identity = Identity(
@@ -152,8 +167,8 @@ class Gateway:
         except UnusableTextModelError as error:
             raise EngineIncompatibleError(f"its model cannot be served: {error}") from error
 
-    async def _usage_of(self, epoch: int) -> Mapping[str, Usage]:
-        return await self._directory.usage_of(replica=self._replica, epoch=epoch)
+    async def _end_life(self, epoch: int) -> LastRecords:
+        return await self._directory.end_life(replica=self._replica, epoch=epoch)
 
 
 def create_app(settings: GatewaySettings) -> FastAPI:

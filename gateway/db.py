@@ -116,6 +116,15 @@ class Database:
                 raise
             raise StoreUnavailable("The database did not answer in time.") from error
 
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[AsyncConnection]:
+        """One connection that is kept, without a transaction: for locks that last as long as it does."""
+        try:
+            async with self._connections.connect() as connection:
+                yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+        except (DBAPIError, PoolTimeout) as error:
+            raise StoreUnavailable("The connection to the database was lost.") from error
+
     async def close(self) -> None:
         """Closes every pooled connection."""
         await self._connections.dispose()

@@ -11,6 +11,7 @@
     ├── LimitReached            429  wait, or ask for a higher limit
     ├── ServerOverloaded        503  try again
     ├── StoreUnavailable        503  try again
+    ├── JournalUnavailable      503  try again
     ├── DeadlineExceeded        504  give it more time
     └── InternalError           500  give up; quote the request id
 
@@ -121,11 +122,12 @@ class RequestTooLarge(GatewayError):
 
 @dataclass(frozen=True, kw_only=True)
 class LimitStanding:
-    """How a reached limit stands; `reset_seconds` is the time until it is free of use again."""
+    """How a reached limit, `name`, stands; `reset_seconds` is the time until it is free of use again."""
 
     limit: int
     remaining: int
     reset_seconds: float
+    name: str = ""
 
 
 class LimitReached(GatewayError):
@@ -186,6 +188,16 @@ class StoreUnavailable(GatewayError):
 
     def __init__(self, message: str, *, retry_after_seconds: float = 2.0) -> None:
         super().__init__(message, code="store_unavailable", retry_after_seconds=retry_after_seconds)
+
+
+class JournalUnavailable(GatewayError):
+    """What a request uses cannot be written down on this machine, so it is not served."""
+
+    status = 503
+    type = "service_unavailable_error"
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 2.0) -> None:
+        super().__init__(message, code="journal_unavailable", retry_after_seconds=retry_after_seconds)
 
 
 class DeadlineExceeded(GatewayError):

@@ -18,7 +18,7 @@ from gateway.engines.stream import Interrupted
 from gateway.errors import GatewayError, LimitReached
 from gateway.keys.caller import Caller
 from gateway.metrics import GatewayMetrics
-from gateway.quotas.reservation import Reservation
+from gateway.quotas.reservation import Demand, Reservation
 from gateway.requests.catalogue import ServedModel
 from gateway.requests.values import ChatPrompt, InferenceRequest, PreparedRequest
 from gateway.text.transcript import Transcript
@@ -44,13 +44,11 @@ class Ledger(Protocol):
         caller: Caller,
         model: str,
         request_class: RequestClass,
-        prompt_tokens: int,
-        output_cap: int,
-        output_floor: int,
+        demand: Demand,
     ) -> Reservation:
-        """Claims a slot and tokens. Raises LimitReached or StoreUnavailable; nothing was counted then."""
+        """Claims slots and tokens. Raises LimitReached, InvalidRequest, StoreUnavailable: nothing counts."""
 
-    async def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
+    def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Gives back what was not used and writes down what was."""
 
 
@@ -127,7 +125,7 @@ class Generation:
 
         Closing the generator early, or cancelling whoever iterates it, ends the request at the engine.
         """
-        reservation = await self._reserve(call, prepared, caller)
+        reservation = await self._reserve(call, prepared, model, caller)
         answer = self._open(call, prepared, reservation, model=model, caller=caller)
         pace = Pace(asyncio.get_running_loop().time() + call.idle_first_seconds)
         try:
@@ -159,16 +157,22 @@ class Generation:
 
     # --- reserve -----------------------------------------------------------------------------------------
 
-    async def _reserve(self, call: Call, prepared: PreparedRequest, caller: Caller) -> Reservation:
+    async def _reserve(
+        self, call: Call, prepared: PreparedRequest, model: ServedModel, caller: Caller
+    ) -> Reservation:
         try:
             return await self._ledger.reserve(
                 request_id=call.id,
                 caller=caller,
                 model=prepared.request.model,
                 request_class=prepared.request.request_class,
-                prompt_tokens=len(prepared.prompt_ids),
-                output_cap=prepared.output_cap,
-                output_floor=prepared.output_floor,
+                demand=Demand(
+                    prompt_tokens=len(prepared.prompt_ids),
+                    output_cap=prepared.output_cap,
+                    output_floor=prepared.output_floor,
+                    is_long=len(prepared.prompt_ids) > model.limits.long_context_threshold,
+                    prompt_param=prepared.request.prompt_param,
+                ),
             )
         except LimitReached as refusal:
             self._metrics.quota_rejected.labels(refusal.code).inc()
@@ -220,6 +224,7 @@ class Generation:
             shared_namespace=self._shared_namespace(prepared, caller),
             num_shared_tokens=prepared.num_shared_tokens,
             tenant_name=caller.tenant_name,
+            account=reservation.account,
         )
 
     def _shared_namespace(self, prepared: PreparedRequest, caller: Caller) -> bytes:
@@ -266,7 +271,7 @@ class Generation:
             answer.note_usage(await answer.stream.take(until=until))
         answer.note_usage(await answer.stream.take(until=0))
         self._count(answer, call, caller)
-        await self._ledger.settle(answer.reservation, answer.usage, answer.outcome)
+        self._ledger.settle(answer.reservation, answer.usage, answer.outcome)
 
     def _count(self, answer: Answer, call: Call, caller: Caller) -> None:
         request = answer.stream.request

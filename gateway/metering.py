@@ -1,212 +1,247 @@
 """What a request may use and what it has used: reserved before it runs, settled once when it has ended.
 
-Spans quotas (slots, tokens) and usage (the ledger). What arrives together is committed together:
-claims in one transaction, settlements in another. It knows no HTTP and no engine.
+    reserve ── limits that count (limit_book) ── credit here (wallet), or borrowed (exchange) ── Reservation
+    settle  ── what was not used is free here at once; the event goes to the ledger with the next exchange
+
+It knows no HTTP and no engine. Nothing on this way waits for the store while there is credit.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from typing import Final, assert_never
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 from engine.protocol import RequestClass, Usage
-from gateway import admission, settlement
-from gateway.admission import AdmittedClaim, Claim, Verdict
+from gateway.closing import EndLife
 from gateway.db import Database
-from gateway.errors import StoreUnavailable
-from gateway.group_commit import GroupCommit
-from gateway.heartbeat import Heartbeat
+from gateway.engines.directory import LastRecords
+from gateway.exchange import Exchange, LifeEnded
 from gateway.keys.caller import Caller
-from gateway.quotas import queries as quotas
-from gateway.quotas.held import Held
-from gateway.quotas.policy import Ask, NoSlot, NoTokens
-from gateway.quotas.refusals import limit_reached
-from gateway.quotas.reservation import Reservation
-from gateway.settlement import Lost, Settlement, Spent, Voided
+from gateway.life import Life
+from gateway.quotas import account as accounts
+from gateway.quotas import standing
+from gateway.quotas.account import Account
+from gateway.quotas.limit_book import LimitBook, Payer
+from gateway.quotas.limits import Counting, QuotaKind, QuotaLimit, Unit
+from gateway.quotas.refusals import Shortage, input_too_long, limit_reached, output_too_long
+from gateway.quotas.reservation import Demand, Reservation
+from gateway.quotas.wallet import Hold, Wallet, Want
+from gateway.sweep import DEAD_AFTER_SECONDS, SWEEP_SECONDS, Sweeper
+from gateway.tenants.ids import TenantId
 from gateway.usage.outcome import Outcome
+from gateway.usage.queries import UsageEvent
 
-BEAT_SECONDS: Final = 1.0
-DEAD_AFTER_SECONDS: Final = 5.0
-FIRST_RETRY_SECONDS: Final = 0.1
-MAX_RETRY_SECONDS: Final = 2.0
-SETTLE_WAIT_SECONDS: Final = 5.0  # a finished answer is not kept from its client longer than that
 FLUSH_SECONDS: Final = 10.0
-USAGE_REPORT_SECONDS: Final = 3.0
-
-UsageOf = Callable[[int], Awaitable[Mapping[str, Usage]]]
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """A request between its reservation and its settlement."""
+
+    caller: Caller
+    payer: Payer
+    admitted_us: int
+
+
+async def _no_engines(_: int) -> LastRecords:
+    return LastRecords(records=(), is_complete=True)
+
+
 class Metering:
-    """One gateway process's promises. `usage_of(epoch)` tells what the engines did for a life that ended."""
+    """One gateway process's promises. `end_life(epoch)` ends a dead process's work at the engines.
+
+    `on_ended` is called when others took this process for dead: its promises are void.
+    """
 
     def __init__(
         self,
         database: Database,
         replica_name: str,
-        usage_of: UsageOf | None = None,
+        end_life: EndLife = _no_engines,
         *,
-        beat_seconds: float = BEAT_SECONDS,
+        on_ended: Callable[[], None] = lambda: None,
+        sweep_seconds: float = SWEEP_SECONDS,
         dead_after_seconds: float = DEAD_AFTER_SECONDS,
     ) -> None:
-        self._database = database
-        self._usage_of = usage_of
-        self._claims: GroupCommit[Claim, Verdict] = GroupCommit(self._admit_group)
-        self._settlements: GroupCommit[Settlement, None] = GroupCommit(self._settle_group)
-        self._live: dict[str, Held] = {}
-        self._settling: dict[str, asyncio.Future[None]] = {}
-        self._heartbeat = Heartbeat(
-            database,
-            replica_name,
-            on_dead=self._sweep,
-            beat_seconds=beat_seconds,
-            dead_after_seconds=dead_after_seconds,
+        self._wallet = Wallet()
+        self._exchange = Exchange(database, self._wallet)
+        self._book = LimitBook(database, on_change=self._wallet.follow)
+        self._life = Life(database, replica_name)
+        self._sweeper = Sweeper(
+            database, end_life, sweep_seconds=sweep_seconds, dead_after_seconds=dead_after_seconds
         )
+        self._on_ended = on_ended
+        self._live: dict[str, Live] = {}
+        self._num_live: Counter[TenantId] = Counter()
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def epoch(self) -> int:
         """The number of this process's life, once started."""
-        return self._heartbeat.epoch
+        return self._life.epoch
 
     async def start(self) -> None:
-        """Registers this life and begins to beat. Raises StoreUnavailable."""
-        await self._heartbeat.start()
+        """Begins this life. Raises StoreUnavailable."""
+        epoch = await self._life.begin()
+        self._exchange.begin(epoch)
+        await self._book.start()
+        self._tasks = [
+            asyncio.create_task(self._run_exchange(), name="exchange with the store"),
+            asyncio.create_task(self._sweeper.run(own_epoch=epoch), name="sweeper"),
+        ]
 
     async def stop(self) -> None:
-        """Flushes what is still to be settled, for at most `FLUSH_SECONDS`, and ends this life."""
+        """Tells the store all that is still untold, for at most `FLUSH_SECONDS`, and ends this life."""
+        await self._stop_tasks()
+        holds_nothing = False
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
-                await self._claims.drain()  # first, as what nobody waits for any more is given back
-                await self._settlements.drain()
-        except TimeoutError:
-            logger.error("%d settlements not stored; others will sweep them", len(self._settling))
-            self._settlements.cancel()
-        await self._heartbeat.stop(holds_nothing=not self._live and not self._settling)
+                await self._exchange.finish()
+            holds_nothing = not self._live
+        except (TimeoutError, LifeEnded):
+            logger.error("%d events are not in the ledger", self._exchange.num_untold)
+        await self._life.end(holds_nothing=holds_nothing)
+
+    async def _stop_tasks(self) -> None:
+        self._exchange.stop()
+        self._sweeper.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._book.stop()
 
     async def reserve(
-        self,
-        *,
-        request_id: str,
-        caller: Caller,
-        model: str,
-        request_class: RequestClass,
-        prompt_tokens: int,
-        output_cap: int,
-        output_floor: int,
+        self, *, request_id: str, caller: Caller, model: str, request_class: RequestClass, demand: Demand
     ) -> Reservation:
-        """Takes a slot and tokens of the caller's tenant; `request_id` must be new.
+        """Takes slots, requests and tokens of all limits that count; `request_id` must be new.
 
-        Raises LimitReached or StoreUnavailable; nothing is counted then, nor when the caller is cancelled.
+        Raises LimitReached, InvalidRequest or StoreUnavailable; nothing is counted then, nor when the caller
+        is cancelled.
         """
-        ask = Ask(prompt_tokens=prompt_tokens, output_cap=output_cap, output_floor=output_floor)
-        claim = Claim(request_id=request_id, caller=caller, model=model, request_class=request_class, ask=ask)
-        match await self._verdict_on(claim):
-            case AdmittedClaim() as admitted:
-                self._live[request_id] = admitted.held
-                return _reservation(admitted)
-            case NoSlot() | NoTokens() as refusal:
-                raise limit_reached(refusal, model=model, tenant_name=caller.tenant_name)
-            case never:
-                assert_never(never)
+        payer = Payer(caller.tenant, caller.project, caller.key, model, request_class)
+        limits = await self._book.limits_for(payer)
+        _check_input(limits, demand, caller)
+        cap = _output_cap(limits, demand, caller)
+        want = Want(
+            limits=_counted(limits, is_long=demand.is_long),
+            prompt_tokens=demand.prompt_tokens,
+            output_cap=cap,
+            output_floor=_output_floor(limits, demand, cap=cap),
+        )
+        hold = self._wallet.take(want, now=time.monotonic()) or await self._exchange.borrow(want)
+        if isinstance(hold, Shortage):
+            raise limit_reached(hold, model=model, tenant_name=caller.tenant_name)
+        return self._let_in(request_id, caller, payer, hold, cap=cap)
 
-    async def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
-        """Frees the slot, gives unused tokens back and writes the ledger: once, however often it is called.
+    def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
+        """Frees what the request held and queues its event: once, however often it is called.
 
-        Queued before the first await, so cancelling the caller changes nothing. Retried while the store is
-        away; returns when stored, or after `SETTLE_WAIT_SECONDS` with the work still queued.
+        A request that the engine refused was none.
         """
-        held = self._live.pop(reservation.request_id, None)
-        if held is not None:
-            self._submit(reservation.request_id, Spent(held=held, usage=usage, outcome=outcome))
-        stored = self._settling.get(reservation.request_id)
-        if stored is None:
+        live = self._live.pop(reservation.request_id, None)
+        if live is None:
             return
-        await asyncio.wait({stored}, timeout=SETTLE_WAIT_SECONDS)
-        if not stored.done():
-            logger.warning("request %s is settled later: the store is away", reservation.request_id)
+        num_tokens = usage.prompt_tokens + usage.completion_tokens
+        ran = outcome is not Outcome.REFUSED
+        self._wallet.end(reservation.hold, used_tokens=num_tokens, counts_as_request=ran)
+        self._exchange.record(_event(reservation.request_id, live, usage, outcome))
+        self._note_live(live.caller.tenant, -1)
 
-    async def _verdict_on(self, claim: Claim) -> Verdict:
-        answer = self._claims.submit(claim)
+    def _let_in(self, request_id: str, caller: Caller, payer: Payer, hold: Hold, *, cap: int) -> Reservation:
+        live = Live(caller=caller, payer=payer, admitted_us=time.time_ns() // 1000)
+        self._live[request_id] = live
+        self._note_live(caller.tenant, +1)
+        return Reservation(
+            request_id=request_id,
+            tenant=caller.tenant,
+            max_output_tokens=hold.output_tokens,
+            requests=standing.tightest(hold, Unit.REQUESTS),
+            tokens=standing.tightest(hold, Unit.TOKENS),
+            account=accounts.encode(_account(live, hold)),
+            hold=hold,
+            limited_by=standing.shortest(hold) if hold.output_tokens < cap else None,
+        )
+
+    def _note_live(self, tenant: TenantId, change: int) -> None:
+        self._num_live[tenant] += change
+        self._exchange.note_live(tenant, self._num_live[tenant])
+        if self._num_live[tenant] == 0:
+            del self._num_live[tenant]
+
+    async def _run_exchange(self) -> None:
         try:
-            return await asyncio.shield(answer)
-        except asyncio.CancelledError:
-            answer.add_done_callback(partial(self._give_back, claim))
-            raise
-        except StoreUnavailable:
-            self._void(claim)  # a commit that broke off may have taken effect
-            raise
-
-    async def _admit_group(self, claims: Sequence[Claim]) -> list[Verdict]:
-        async with self._database.transaction() as connection:
-            return await admission.write(connection, claims, epoch=self.epoch)
-
-    def _give_back(self, claim: Claim, answer: "asyncio.Future[Verdict]") -> None:
-        """Nobody waits for the answer any more."""
-        failed = not answer.cancelled() and answer.exception() is not None
-        if answer.cancelled() or failed or isinstance(answer.result(), AdmittedClaim):
-            self._void(claim)
-
-    def _void(self, claim: Claim) -> None:
-        self._submit(claim.request_id, Voided(request_id=claim.request_id, tenant=claim.caller.tenant))
-
-    def _submit(self, request_id: str, work: Settlement) -> "asyncio.Future[None]":
-        stored = self._settlements.submit(work)
-        self._settling[request_id] = stored
-        stored.add_done_callback(partial(self._forget, request_id))
-        return stored
-
-    def _forget(self, request_id: str, stored: "asyncio.Future[None]") -> None:
-        if self._settling.get(request_id) is stored:
-            del self._settling[request_id]
-        if not stored.cancelled() and (error := stored.exception()) is not None:
-            logger.error("request %s could not be settled", request_id, exc_info=error)
-
-    async def _settle_group(self, group: Sequence[Settlement]) -> list[None]:
-        delay = FIRST_RETRY_SECONDS
-        while True:
-            try:
-                await settlement.write(self._database, group)
-            except StoreUnavailable:
-                logger.warning("%d settlements wait for the store", len(group))
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, MAX_RETRY_SECONDS)
-            else:
-                return [None] * len(group)
-
-    async def _sweep(self, epoch: int) -> None:
-        """Settles what a dead life left open, by the engines' count where they have one."""
-        known = await self._usage_by(epoch)
-        async with self._database.transaction() as connection:
-            left = await quotas.held_by(connection, epoch=epoch)
-        logger.warning("epoch %d died with %d requests open", epoch, len(left))
-        stored = [self._submit(held.request_id, _what_became_of(held, known)) for held in left]
-        if stored:  # these alone: under load there is always something to settle
-            await asyncio.wait(stored)
-
-    async def _usage_by(self, epoch: int) -> Mapping[str, Usage]:
-        if self._usage_of is None:
-            return {}
-        try:
-            async with asyncio.timeout(USAGE_REPORT_SECONDS):
-                return await self._usage_of(epoch)
-        except TimeoutError:
-            logger.warning("no engine reported on epoch %d in time", epoch)
-            return {}
+            await self._exchange.run()
+        except LifeEnded:
+            logger.critical("this process was taken for dead; what it promised is void")
+            self._on_ended()
 
 
-def _what_became_of(held: Held, known: Mapping[str, Usage]) -> Settlement:
-    usage = known.get(held.request_id)
-    return Lost(held=held) if usage is None else Spent(held=held, usage=usage, outcome=Outcome.LOST)
+def _counted(limits: tuple[QuotaLimit, ...], *, is_long: bool) -> tuple[QuotaLimit, ...]:
+    """Those that this request uses up, rather than being looked at by them."""
+    return tuple(
+        limit
+        for limit in limits
+        if limit.counting is not Counting.BOUND
+        and (is_long or limit.kind is not QuotaKind.CONCURRENT_LONG_REQUESTS)
+    )
 
 
-def _reservation(admitted: AdmittedClaim) -> Reservation:
-    return Reservation(
-        request_id=admitted.held.request_id,
-        tenant=admitted.held.tenant,
-        reserved_tokens=admitted.granted.reserved_tokens,
-        max_output_tokens=admitted.granted.max_output_tokens,
-        requests=admitted.granted.requests,
-        tokens=admitted.granted.tokens,
+def _check_input(limits: tuple[QuotaLimit, ...], demand: Demand, caller: Caller) -> None:
+    for limit in limits:
+        if limit.kind is QuotaKind.INPUT_TOKENS and demand.prompt_tokens > limit.value:
+            raise input_too_long(
+                limit,
+                num_prompt_tokens=demand.prompt_tokens,
+                tenant_name=caller.tenant_name,
+                param=demand.prompt_param,
+            )
+
+
+def _output_cap(limits: tuple[QuotaLimit, ...], demand: Demand, caller: Caller) -> int:
+    """The most output; who insists on a number gets that or an error."""
+    insists = demand.output_floor == demand.output_cap
+    bounds = [limit for limit in limits if limit.kind is QuotaKind.OUTPUT_TOKENS]
+    for limit in bounds:
+        if insists and demand.output_cap > limit.value:
+            raise output_too_long(limit, wanted=demand.output_cap, tenant_name=caller.tenant_name)
+    return min([demand.output_cap, *(limit.value for limit in bounds)])
+
+
+def _output_floor(limits: tuple[QuotaLimit, ...], demand: Demand, *, cap: int) -> int:
+    """Who can do with less output makes do with what the whole limits can give, if that is any."""
+    if demand.output_floor == demand.output_cap:
+        return demand.output_floor
+    tokens = [one.value for one in limits if one.unit is Unit.TOKENS and one.counting is not Counting.BOUND]
+    return min([demand.output_floor, cap, *(max(value - demand.prompt_tokens, 1) for value in tokens)])
+
+
+def _account(live: Live, hold: Hold) -> Account:
+    return Account(
+        tenant=live.payer.tenant,
+        project=live.payer.project,
+        key=live.payer.key,
+        model=live.payer.model,
+        request_class=live.payer.request_class,
+        admitted_us=live.admitted_us,
+        token_buckets=tuple(credit.bucket for credit in hold.token_credits),
+        request_buckets=tuple(
+            credit.bucket for credit in hold.parts if credit.limit.kind is QuotaKind.REQUESTS_PER_MINUTE
+        ),
+    )
+
+
+def _event(request_id: str, live: Live, usage: Usage, outcome: Outcome) -> UsageEvent:
+    return UsageEvent(
+        request_id=request_id,
+        tenant=live.payer.tenant,
+        project=live.payer.project,
+        key=live.payer.key,
+        model=live.payer.model,
+        request_class=live.payer.request_class,
+        usage=usage,
+        outcome=outcome,
+        admitted_at=accounts.moment(live.admitted_us),
     )

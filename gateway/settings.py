@@ -59,6 +59,8 @@ class GatewaySection(Section):
     read_timeout_seconds: Seconds = 20.0
     write_timeout_seconds: Seconds = 30.0
     database_pool_size: Annotated[int, Field(gt=0)] = 5
+    usage_event_days: Annotated[int, Field(ge=1, le=36_500)] = 90
+    usage_minute_days: Annotated[int, Field(ge=8, le=36_500)] = 30  # reports go back a week by the minute
 
 
 class SecretsSection(Section):

@@ -48,7 +48,7 @@ TokensPerMinute = Annotated[
 
 
 def _checked_limit(text: str | None) -> str | None:
-    if text is None or text == UNLIMITED or (re.fullmatch("[0-9]{1,10}", text) and int(text) <= MAX_LIMIT):
+    if text is None or text == UNLIMITED or (re.fullmatch("[0-9]{1,13}", text) and int(text) <= MAX_LIMIT):
         return text
     raise typer.BadParameter(f"a limit is a number up to {MAX_LIMIT} or '{UNLIMITED}', not '{text}'")
 

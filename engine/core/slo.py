@@ -22,8 +22,8 @@ KV_UTILIZATION = "kv_cache_utilization_max"
 def guarded_seconds(itl_guard_seconds: float, tail: float) -> float:
     """How long a step may be predicted to take: where steps vary much, shorter than the guard says.
 
-    At the `tail` of what is predicted (see StepTimeModel) steps end within the guard. What the guard leaves of
-    the promise is for the token's way to its reader.
+    At the `tail` of what is predicted (see StepTimeModel) steps end within the guard. What the guard leaves
+    of the promise is for the token's way to its reader.
     """
     return itl_guard_seconds / max(1.0, tail)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.logs import without_keys
+
 _TRACEPARENT: Final = re.compile(rb"^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _REQUEST_ID: Final = re.compile(rb"^[A-Za-z0-9._:-]{1,128}$")
 _STATE_KEY: Final = "request_context"
@@ -25,12 +27,12 @@ class RequestContext:
 
 
 def make_context(scope: Scope, *, now: float) -> RequestContext:
-    """The context of a request; ids that are malformed are replaced."""
+    """The context of a request; ids that are malformed, or look like a key, are replaced."""
     headers: dict[bytes, bytes] = dict(scope["headers"])
-    given = _REQUEST_ID.match(headers.get(b"x-request-id", b""))
+    given = _request_id(headers.get(b"x-request-id", b""))
     trace = _TRACEPARENT.match(headers.get(b"traceparent", b""))
     made = secrets.token_hex(16)
-    request_id = given[0].decode() if given else f"req_{made}"
+    request_id = given or f"req_{made}"
     authorization = headers.get(b"authorization")
     return RequestContext(
         trace_id=trace[1].decode() if trace else (request_id if given else made),
@@ -51,6 +53,14 @@ def context_of(scope: Scope) -> RequestContext:
     context = scope["state"][_STATE_KEY]
     assert isinstance(context, RequestContext)
     return context
+
+
+def _request_id(value: bytes) -> str | None:
+    """The caller's own id, if it can go into every log line: no control characters, and no key by mistake."""
+    if _REQUEST_ID.match(value) is None:
+        return None
+    given = value.decode()
+    return given if without_keys(given) == given else None
 
 
 def _positive(value: bytes | None) -> float | None:

@@ -13,6 +13,7 @@ from gateway.api.context import context_of
 from gateway.api.headers import Headers, limit_headers, retry_headers
 from gateway.api.middleware import common_headers
 from gateway.errors import GatewayError, InternalError, InvalidApiKey, InvalidRequest, LimitReached, NotFound
+from gateway.logs import without_keys
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,10 +37,15 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 def error_body(error: GatewayError) -> bytes:
-    """The JSON of an error."""
+    """The JSON of an error. What it quotes of the request may hold a key, and clients log errors."""
     kind = error.limit_type if isinstance(error, LimitReached) else error.type
     detail = ErrorDetail(
-        error.message, kind, error.param, error.code, reason=error.reason, wait_reason=error.wait_reason
+        without_keys(error.message),
+        kind,
+        error.param,
+        error.code,
+        reason=error.reason,
+        wait_reason=error.wait_reason,
     )
     return msgspec.json.encode(ErrorBody(detail))
 

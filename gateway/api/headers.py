@@ -12,9 +12,11 @@ API_VERSION: Final = b"2020-10-01"
 
 
 def limit_headers(kind: str, standing: RateState | LimitStanding) -> Headers:
-    """How one limit stands; `kind` is `requests` or `tokens`."""
+    """How one limit stands, and which it is; `kind` is `requests` or `tokens`."""
     name = kind.encode()
+    scope: Headers = [(b"x-ratelimit-scope-" + name, standing.name.encode())] if standing.name else []
     return [
+        *scope,
         (b"x-ratelimit-limit-" + name, b"%d" % standing.limit),
         (b"x-ratelimit-remaining-" + name, b"%d" % standing.remaining),
         (b"x-ratelimit-reset-" + name, go_duration(standing.reset_seconds).encode()),

@@ -291,14 +291,14 @@ class EngineClient:
         if request_id in self._streams:
             self._outbox.put_nowait(Cancel(request_id))
 
-    async def report(self, *, replica: str, epoch: int) -> Report:
-        """What the engine did for one life of a gateway. Raises EngineUnreachableError."""
+    async def report_ended(self, *, replica: str, epoch: int) -> Report:
+        """Ends a gateway's life at the engine; what was done for it. Raises EngineUnreachableError."""
         if not self.connected:
             raise EngineUnreachableError(self.address.name)
         key = (replica, epoch)
         if key not in self._reports:
             self._reports[key] = asyncio.get_running_loop().create_future()
-            self._outbox.put_nowait(ReportQuery(replica=replica, epoch=epoch))
+            self._outbox.put_nowait(ReportQuery(replica=replica, epoch=epoch, fence=True))
         return await asyncio.shield(self._reports[key])
 
     # --- what the engine says ----------------------------------------------------------------------------

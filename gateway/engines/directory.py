@@ -7,16 +7,25 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from engine.protocol import RequestClass, RequestRecord, Usage
+from engine.protocol import Report, RequestClass, RequestRecord
 from gateway.engines.client import EngineAddress, EngineClient, EngineUnreachableError
 
 logger = logging.getLogger(__name__)
 
 LOOK_UP_EVERY_SECONDS: Final = 5.0
 REPORT_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastRecords:
+    """What engines did for a life that is over. `is_complete`: every engine that there is has answered."""
+
+    records: tuple[RequestRecord, ...]
+    is_complete: bool
 
 
 class EngineDirectory:
@@ -58,17 +67,19 @@ class EngineDirectory:
         best = max(self.serving(model), key=lambda client: client.room(request_class), default=None)
         return best if best is not None and best.room(request_class) > 0 else None
 
-    async def usage_of(self, *, replica: str, epoch: int) -> dict[str, Usage]:
-        """What the engines did for one life of a gateway, by request, as far as they say so in time."""
+    async def end_life(self, *, replica: str, epoch: int) -> LastRecords:
+        """Ends one life of a gateway at every engine; what they did for it, as far as they say so in time."""
         asked = [asyncio.create_task(_reported(client, replica, epoch)) for client in self.clients]
         if not asked:
-            return {}
+            return LastRecords(records=(), is_complete=False)
         try:
             answered, _ = await asyncio.wait(asked, timeout=REPORT_SECONDS)
-            return {record.id: record.usage for task in answered for record in task.result()}
+            reports = [report for task in answered if (report := task.result()) is not None]
         finally:
             for task in asked:
                 task.cancel()
+        records = tuple(record for report in reports for record in report.records)
+        return LastRecords(records=records, is_complete=len(reports) == len(asked))
 
     async def _follow(self) -> None:
         while True:
@@ -99,11 +110,11 @@ class EngineDirectory:
         ]
 
 
-async def _reported(client: EngineClient, replica: str, epoch: int) -> tuple[RequestRecord, ...]:
+async def _reported(client: EngineClient, replica: str, epoch: int) -> Report | None:
     try:
-        return (await client.report(replica=replica, epoch=epoch)).records
+        return await client.report_ended(replica=replica, epoch=epoch)
     except EngineUnreachableError:
-        return ()
+        return None
 
 
 def _is_busy(client: EngineClient) -> bool:

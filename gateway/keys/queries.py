@@ -54,9 +54,8 @@ class Changes:
 
 async def record(connection: AsyncConnection, key: KeyId) -> KeyRecord | None:
     """The key of this public id, whoever it belongs to."""
-    previous_expires_at = func.least(
-        api_key.c.previous_expires_at, api_key.c.expires_at
-    )  # the null is ignored
+    # An old secret ends with its key at the latest; `least` passes over a null.
+    previous_expires_at = func.least(api_key.c.previous_expires_at, api_key.c.expires_at)
     rows = await connection.execute(
         select(
             api_key.c.id,

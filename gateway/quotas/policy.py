@@ -1,164 +1,192 @@
-"""Decides who gets a slot and how many tokens. Pure arithmetic: it knows no clock, no row and no error code.
+"""Decides who gets credit out of the store's buckets. Pure arithmetic: it knows no clock, row or error code.
 
-A bucket holds `available` tokens, live requests hold `held` more, and at all times
+A bucket stands for one limit. Its credit is either `available` in the store, or `outstanding`: lent to
+replicas, each of which admits requests out of what it has been lent and out of nothing else. At all times
 
-    available + held <= limit
+    slots, rates   available + outstanding <= capacity            (a rate refills up to that)
+    windows        available + outstanding + settled == capacity
 
-so over any span of T seconds a tenant uses at most  limit + limit / 60 * T,  however many replicas admit and
-however long requests run. The price: what a long request holds does not refill until it has ended.
+so no number of replicas, and no order of events, can use more than the limit: over any span of T seconds a
+rate gives at most  capacity + capacity / 60 * T,  a window gives at most its capacity. What a live request
+holds does not refill until it has ended: that is the price of never exceeding the limit.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NewType
 
-from gateway.quotas.limits import TenantLimits
-from gateway.quotas.reservation import RateState
+from gateway.quotas.limits import Counting, LimitId
+
+BucketId = NewType("BucketId", int)
 
 SECONDS_PER_REFILL: Final = 60.0
-MAX_RETRY_AFTER_SECONDS: Final = 120.0  # clients stop obeying beyond it
-SLOT_RETRY_AFTER_SECONDS: Final = 1.0  # when a slot gets free, nobody knows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """A tenant's limits and what is in use of them, at one moment, under its lock."""
+class Bucket:
+    """One bucket at one moment, under its lock, as the replica that asks sees it.
 
-    limits: TenantLimits
-    available: float  # tokens; may be negative after a limit was lowered
-    held_tokens: int  # by live requests
-    num_live: int
+    `pool` is what that replica has free of its loan; `idle_elsewhere` what others said they have free.
+    """
+
+    id: BucketId
+    counting: Counting
+    capacity: float
+    available: float
+    outstanding: float
+    pool: float
+    idle_elsewhere: float
+    num_replicas: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBucket:
+    """The bucket of a limit right now. `seconds_left` None: it has no window."""
+
+    limit: LimitId
+    id: BucketId
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Return:
+    """What a replica says of one bucket: `spent` of its loan is used for good, `given` comes back unused."""
+
+    spent: float
+    given: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What one request wants. `output_floor` is the least output it can do with, `output_cap` the most."""
+    """What one request wants: one each of `ones`, and as many of `tokens` as its prompt and output have.
 
+    `output_floor` is the least output it can do with, `output_cap` the most.
+    """
+
+    ones: tuple[BucketId, ...]
+    tokens: tuple[BucketId, ...]
     prompt_tokens: int
     output_cap: int
     output_floor: int
 
+    @property
+    def buckets(self) -> tuple[BucketId, ...]:
+        """All that it needs something of."""
+        return self.ones + self.tokens
 
-@dataclass(frozen=True, kw_only=True)
+    def least(self, bucket: BucketId) -> int:
+        """Without as much it cannot run."""
+        return self.prompt_tokens + self.output_floor if bucket in self.tokens else 1
+
+
+@dataclass(frozen=True)
 class Granted:
-    """The request may run; `held_tokens` is what the bucket gave for it, None without a token limit."""
+    """The request may run and generate so much output."""
 
-    reserved_tokens: int
-    max_output_tokens: int
-    held_tokens: int | None
-    requests: RateState | None
-    tokens: RateState | None
+    output_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoSlot:
-    """Too many live requests. `retry_after_seconds` None: the limit admits none, ever."""
+class Short:
+    """The request may not run: this bucket has too little. `may_come_back`: others have some of it idle."""
 
-    limit: int
-    in_use: int
-    retry_after_seconds: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoTokens:
-    """Too few tokens left now. `retry_after_seconds` None: the request is over the whole limit."""
-
-    limit: int
-    used: int
+    bucket: BucketId
     requested: int
-    retry_after_seconds: float | None
+    remaining: float
+    may_come_back: bool
 
 
-Decision = Granted | NoSlot | NoTokens
+Decision = Granted | Short
 
 
-def refill(standing: Standing, *, elapsed_seconds: float) -> Standing:
-    """The bucket after `elapsed_seconds` (time that runs backwards counts as none)."""
-    limit = standing.limits.tokens_per_minute
-    if limit is None:
-        return standing
-    gained = limit / SECONDS_PER_REFILL * max(elapsed_seconds, 0.0)
-    room = limit - standing.held_tokens
-    return replace(standing, available=min(standing.available + gained, room))
+@dataclass(frozen=True)
+class Settled:
+    """Where the buckets stand after an exchange, and the answers to its asks in their order."""
+
+    buckets: Mapping[BucketId, Bucket]
+    decisions: Sequence[Decision]
 
 
-def decide(standing: Standing, ask: Ask) -> tuple[Standing, Decision]:
-    """The answer, and what is left afterwards; a refusal takes nothing."""
-    slots = standing.limits.concurrent_requests
-    if slots is not None and standing.num_live >= slots:
-        wait = SLOT_RETRY_AFTER_SECONDS if slots > 0 else None
-        return standing, NoSlot(limit=slots, in_use=standing.num_live, retry_after_seconds=wait)
-    limit = standing.limits.tokens_per_minute
-    if limit is None:
-        return _grant(standing, ask, output=ask.output_cap)
-    floor = _floor_under(limit, ask)
-    output = min(ask.output_cap, int(standing.available // 1) - ask.prompt_tokens)
-    if output < floor:
-        return standing, _no_tokens(standing, limit=limit, requested=ask.prompt_tokens + floor)
-    return _grant(standing, ask, output=output)
+def refill(bucket: Bucket, *, elapsed_seconds: float) -> Bucket:
+    """A rate's bucket after `elapsed_seconds` (time that runs backwards counts as none)."""
+    if bucket.counting is not Counting.RATE:
+        return bucket
+    gained = bucket.capacity / SECONDS_PER_REFILL * max(elapsed_seconds, 0.0)
+    return replace(bucket, available=min(bucket.available + gained, bucket.capacity - bucket.outstanding))
 
 
-def release(standing: Standing, *, held_tokens: int, used_tokens: int) -> Standing:
-    """A live request is over: what it held but did not use goes back."""
+def resize(bucket: Bucket, capacity: float) -> Bucket:
+    """The bucket under a changed limit: what was used stays used."""
+    return replace(bucket, capacity=capacity, available=bucket.available + capacity - bucket.capacity)
+
+
+def take_back(bucket: Bucket, returned: Return) -> Bucket:
+    """What the replica has used or does not need is no longer lent to it."""
     return replace(
-        standing,
-        available=standing.available + held_tokens - used_tokens,
-        held_tokens=standing.held_tokens - held_tokens,
-        num_live=standing.num_live - 1,
+        bucket,
+        available=bucket.available + returned.given,
+        outstanding=bucket.outstanding - returned.spent - returned.given,
     )
 
 
-def change_limit(*, available: float, old: int | None, new: int | None, held_tokens: int) -> float:
-    """What the bucket holds under a new limit: what was used stays used; a first limit starts full."""
-    if new is None:
-        return available
-    if old is None:
-        return float(new - held_tokens)
-    return min(available + new - old, new - held_tokens)
+def exchange(
+    buckets: Mapping[BucketId, Bucket], asks: Sequence[Ask], wishes: Mapping[BucketId, float]
+) -> Settled:
+    """Answers asks in their order, each wholly or not at all; then lends ahead what is wished for.
+
+    Only what a replica has not got in its pool is taken from the store.
+    """
+    after = dict(buckets)
+    decisions = [_answer(after, ask) for ask in asks]
+    for bucket_id, wish in wishes.items():
+        bucket = after[bucket_id]
+        after[bucket_id] = _lend(bucket, min(wish - bucket.pool, _slice(bucket)))
+    return Settled(after, decisions)
 
 
-def _floor_under(limit: int, ask: Ask) -> int:
-    """A request that can do with less output makes do with what the whole limit can give, if that is any."""
-    if ask.output_floor == ask.output_cap:
-        return ask.output_floor
-    return min(ask.output_floor, max(limit - ask.prompt_tokens, 1))
+def use(ask: Ask, granted: Granted, bucket: BucketId) -> int:
+    """What a granted ask holds of a bucket."""
+    return ask.prompt_tokens + granted.output_tokens if bucket in ask.tokens else 1
 
 
-def _grant(standing: Standing, ask: Ask, *, output: int) -> tuple[Standing, Granted]:
-    reserved = ask.prompt_tokens + output
-    limited = standing.limits.tokens_per_minute is not None
-    after = replace(
-        standing,
-        available=standing.available - reserved if limited else standing.available,
-        held_tokens=standing.held_tokens + reserved if limited else standing.held_tokens,
-        num_live=standing.num_live + 1,
+def _answer(buckets: dict[BucketId, Bucket], ask: Ask) -> Decision:
+    for bucket_id in ask.buckets:
+        bucket, least = buckets[bucket_id], ask.least(bucket_id)
+        if _within_reach(bucket) < least:
+            return Short(
+                bucket=bucket_id,
+                requested=least,
+                remaining=max(0.0, _within_reach(bucket)),
+                may_come_back=bucket.idle_elsewhere > 0,
+            )
+    rooms = [int(_within_reach(buckets[bucket_id])) - ask.prompt_tokens for bucket_id in ask.tokens]
+    granted = Granted(min([ask.output_cap, *rooms]))
+    for bucket_id in ask.buckets:
+        buckets[bucket_id] = _draw(buckets[bucket_id], use(ask, granted, bucket_id))
+    return granted
+
+
+def _within_reach(bucket: Bucket) -> float:
+    return bucket.pool + max(0.0, bucket.available)
+
+
+def _draw(bucket: Bucket, amount: float) -> Bucket:
+    """Takes from the pool, and from the store what the pool lacks."""
+    bucket = _lend(bucket, amount - bucket.pool)
+    return replace(bucket, pool=bucket.pool - amount)
+
+
+def _lend(bucket: Bucket, amount: float) -> Bucket:
+    amount = max(0.0, amount)
+    return replace(
+        bucket,
+        pool=bucket.pool + amount,
+        available=bucket.available - amount,
+        outstanding=bucket.outstanding + amount,
     )
-    return after, Granted(
-        reserved_tokens=reserved,
-        max_output_tokens=output,
-        held_tokens=reserved if limited else None,
-        requests=_slots_left(after),
-        tokens=_tokens_left(after),
-    )
 
 
-def _no_tokens(standing: Standing, *, limit: int, requested: int) -> NoTokens:
-    used = limit - max(int(standing.available // 1), 0)
-    missing = requested - standing.available
-    fits = requested <= limit
-    wait = min(max(missing * SECONDS_PER_REFILL / limit, 1.0), MAX_RETRY_AFTER_SECONDS) if fits else None
-    return NoTokens(limit=limit, used=used, requested=requested, retry_after_seconds=wait)
-
-
-def _slots_left(standing: Standing) -> RateState | None:
-    limit = standing.limits.concurrent_requests
-    if limit is None:
-        return None
-    return RateState(limit=limit, remaining=limit - standing.num_live, reset_seconds=SLOT_RETRY_AFTER_SECONDS)
-
-
-def _tokens_left(standing: Standing) -> RateState | None:
-    limit = standing.limits.tokens_per_minute
-    if limit is None:
-        return None
-    reset = (limit - standing.available) * SECONDS_PER_REFILL / limit if limit else 0.0
-    return RateState(limit=limit, remaining=max(int(standing.available // 1), 0), reset_seconds=reset)
+def _slice(bucket: Bucket) -> float:
+    """So that what is left is enough for as much again for every replica: nobody is starved by loans."""
+    share = max(0.0, bucket.available) / (2 * max(1, bucket.num_replicas))
+    return float(int(share))

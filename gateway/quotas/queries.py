@@ -1,7 +1,8 @@
-"""All SQL of limits, buckets, reservations and replicas. It decides nothing and opens no transaction.
+"""All SQL of limits, buckets, leases and replicas. It decides nothing and opens no transaction.
 
-Whoever counts or changes a tenant's use first takes `lock`, then asks in a later statement: a statement sees
-what was committed before it began, so one that both waits and counts would count too little.
+Credit moves in exchanges (`begin_exchange` .. `save`): whoever changes a bucket holds its row's lock, taken
+in the order of ids by everybody. What is lent to a replica (`quota_lease`) only that replica changes while it
+lives; another may once it is fenced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,155 +10,319 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import RowMapping, delete, func, insert, select, text
+from sqlalchemy import RowMapping, delete, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from engine.protocol import RequestClass
-from gateway.quotas.held import Held
-from gateway.quotas.limits import QuotaKind, TenantLimits
-from gateway.quotas.policy import Standing
-from gateway.quotas.tables import quota_bucket, quota_limit, replica, reservation
-from gateway.tenants.ids import KeyId, ProjectId, TenantId
+from gateway.quotas.limits import COUNTING, LimitId, QuotaKind, QuotaLimit, Scope
+from gateway.quotas.policy import Bucket, BucketId, OpenBucket
+from gateway.quotas.tables import quota_lease, quota_limit, replica, replica_load
+from gateway.tenants.ids import TenantId
 
-_LOCK: Final = text(
-    "SELECT tenant_id FROM quota_bucket WHERE tenant_id = ANY(:tenants) ORDER BY tenant_id FOR UPDATE"
-)
+LIFE_LOCKS: Final = 0x51_01CF  # first half of the advisory lock that a replica holds while it lives
+REPLICA_SEEN_SECONDS: Final = 5.0  # who was silent for longer takes no share when credit is lent ahead
+WANTED_SECONDS: Final = 1.0
 
-_STANDINGS: Final = text(
+_BEGIN: Final = text(
     """
-    SELECT b.tenant_id, b.available, b.refilled_at, clock_timestamp() AS now, l.slots, l.tokens,
-           u.num_live, u.held_tokens
-    FROM quota_bucket b
-    CROSS JOIN LATERAL (
-        SELECT max(value) FILTER (WHERE kind = 'concurrent_requests') AS slots,
-               max(value) FILTER (WHERE kind = 'tokens_per_minute') AS tokens
-        FROM quota_limit WHERE tenant_id = b.tenant_id
-    ) l
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS num_live, coalesce(sum(tokens), 0) AS held_tokens
-        FROM reservation WHERE tenant_id = b.tenant_id
-    ) u
-    WHERE b.tenant_id = ANY(:tenants)
-    """
-)
-
-_SAVE_BUCKETS_SQL: Final = """
-    UPDATE quota_bucket b SET available = new.available, refilled_at = new.refilled_at
-    FROM unnest(
-        CAST(:bucket_tenants AS text[]), CAST(:available AS float8[]), CAST(:refilled_at AS timestamptz[])
-    ) AS new (tenant_id, available, refilled_at)
-    WHERE b.tenant_id = new.tenant_id
-    """
-_SAVE_BUCKETS: Final = text(_SAVE_BUCKETS_SQL)
-
-# One statement, hence one round trip, for the buckets and what was taken out of them.
-_HOLD: Final = text(
-    f"""
-    WITH buckets AS ({_SAVE_BUCKETS_SQL})
-    INSERT INTO reservation
-        (request_id, tenant_id, project_id, key_id, model, request_class, tokens, admitted_at, epoch)
-    SELECT *, CAST(:epoch AS bigint) FROM unnest(
-        CAST(:request_ids AS text[]), CAST(:tenants AS text[]), CAST(:projects AS text[]),
-        CAST(:keys AS text[]), CAST(:models AS text[]), CAST(:classes AS text[]),
-        CAST(:tokens AS int[]), CAST(:admitted_at AS timestamptz[])
+    WITH before AS (
+        SELECT exchange_number FROM replica WHERE epoch = :epoch AND fenced_at IS NULL FOR UPDATE
     )
+    UPDATE replica SET exchange_number = :number, heartbeat_at = clock_timestamp()
+    FROM before WHERE epoch = :epoch
+    RETURNING before.exchange_number AS previous, clock_timestamp() AS now,
+        (SELECT count(*) FROM replica others
+         WHERE others.fenced_at IS NULL AND others.heartbeat_at > now() - make_interval(secs => :seen)) AS num
+    """
+)
+
+# `now()` is the transaction's: both statements agree on the window.
+_WINDOW_START: Final = """
+    CASE l.kind WHEN 'tokens_per_day' THEN date_trunc('day', now(), 'UTC')
+                WHEN 'tokens_per_month' THEN date_trunc('month', now(), 'UTC')
+                ELSE '-infinity' END
+"""
+_WINDOW_LEFT: Final = """
+    CASE l.kind
+        WHEN 'tokens_per_day' THEN date_trunc('day', now(), 'UTC') + interval '1 day' - clock_timestamp()
+        WHEN 'tokens_per_month'
+            THEN date_trunc('month', now(), 'UTC') + interval '1 month' - clock_timestamp()
+    END
+"""
+_MAKE_BUCKETS: Final = text(
+    f"""
+    INSERT INTO quota_bucket (limit_id, tenant_id, window_start, capacity, available)
+    SELECT l.id, l.tenant_id, {_WINDOW_START}, l.value, l.value
+    FROM quota_limit l WHERE l.id = ANY(:limits) AND l.value IS NOT NULL
+    ORDER BY l.id ON CONFLICT DO NOTHING
+    """  # noqa: S608 - made of constants
+)
+_OPEN_BUCKETS: Final = text(
+    f"""
+    SELECT l.id AS limit_id, b.id, extract(epoch FROM {_WINDOW_LEFT})::float8 AS seconds_left
+    FROM quota_limit l JOIN quota_bucket b ON b.limit_id = l.id AND b.window_start = {_WINDOW_START}
+    WHERE l.id = ANY(:limits)
     """  # noqa: S608 - made of constants
 )
 
-# A reservation without a living replica behind it; `epoch` is all that is left of that replica.
-_DEAD_EPOCHS: Final = text(
+# What replicas have idle is not used. A rate has refilled since it was last looked at.
+_USED: Final = text(
+    f"""
+    SELECT b.limit_id, b.capacity - least(
+               b.available + CASE WHEN l.kind LIKE '%_per_minute'
+                   THEN b.capacity / 60 * extract(epoch FROM clock_timestamp() - b.refilled_at) ELSE 0 END,
+               b.capacity - b.outstanding
+           ) - (SELECT coalesce(sum(idle), 0) FROM quota_lease o WHERE o.bucket_id = b.id) AS used
+    FROM quota_bucket b JOIN quota_limit l ON l.id = b.limit_id
+    WHERE b.tenant_id = :tenant AND b.window_start = {_WINDOW_START}
+    """  # noqa: S608 - made of constants
+)
+
+_LOCK: Final = text(
     """
-    SELECT DISTINCT r.epoch FROM reservation r
-    WHERE NOT EXISTS (
-        SELECT 1 FROM replica p
-        WHERE p.epoch = r.epoch AND p.heartbeat_at > now() - make_interval(secs => :dead_after_seconds)
+    SELECT b.id, l.kind, b.capacity, coalesce(l.value, b.capacity)::float8 AS limit_value, b.available,
+           b.outstanding, b.refilled_at, b.wanted_until > now() AS is_wanted,
+           coalesce(own.granted, 0) AS granted,
+           (SELECT coalesce(sum(o.idle), 0) FROM quota_lease o
+            WHERE o.bucket_id = b.id AND o.epoch <> :epoch) AS idle_elsewhere
+    FROM quota_bucket b
+    JOIN quota_limit l ON l.id = b.limit_id
+    LEFT JOIN quota_lease own ON own.bucket_id = b.id AND own.epoch = :epoch
+    WHERE b.id = ANY(:buckets) ORDER BY b.id FOR UPDATE OF b
+    """
+)
+
+# One statement, hence one round trip, for buckets and leases.
+_SAVE: Final = text(
+    """
+    WITH new AS (
+        SELECT * FROM unnest(
+            CAST(:buckets AS bigint[]), CAST(:capacity AS float8[]), CAST(:available AS float8[]),
+            CAST(:outstanding AS float8[]), CAST(:granted AS float8[]), CAST(:idle AS float8[]),
+            CAST(:wanted AS bool[])
+        ) AS new (id, capacity, available, outstanding, granted, idle, wanted)
+    ), saved AS (
+        UPDATE quota_bucket b
+        SET capacity = new.capacity, available = new.available, outstanding = new.outstanding,
+            refilled_at = greatest(b.refilled_at, CAST(:now AS timestamptz)),
+            wanted_until = CASE WHEN new.wanted
+                THEN CAST(:now AS timestamptz) + make_interval(secs => :wanted_for) ELSE b.wanted_until END
+        FROM new WHERE b.id = new.id
+        RETURNING b.id, b.tenant_id
+    ), over AS (
+        DELETE FROM quota_lease l USING new
+        WHERE l.bucket_id = new.id AND l.epoch = :epoch AND new.granted = 0
     )
+    INSERT INTO quota_lease (bucket_id, epoch, tenant_id, granted, idle)
+    SELECT new.id, :epoch, saved.tenant_id, new.granted, new.idle
+    FROM new JOIN saved ON saved.id = new.id WHERE new.granted <> 0
+    ON CONFLICT (bucket_id, epoch) DO UPDATE SET granted = excluded.granted, idle = excluded.idle
+    """
+)
+
+# A life is over when its process let go of the lock that it holds on a connection of its own, and does not
+# beat: Postgres lets go for whoever is killed; the beat gives one who was only cut off time to come back.
+_FENCE_THE_DEAD: Final = text(
+    """
+    WITH silent AS MATERIALIZED (
+        SELECT epoch FROM replica
+        WHERE epoch <> :own AND fenced_at IS NULL
+          AND heartbeat_at < clock_timestamp() - make_interval(secs => :dead_after)
+    ), dead AS MATERIALIZED (
+        SELECT epoch FROM silent WHERE pg_try_advisory_xact_lock(:life_locks, epoch::int)
+    )
+    UPDATE replica SET fenced_at = clock_timestamp() FROM dead WHERE replica.epoch = dead.epoch
     """
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimedStanding:
-    """A standing as stored; its bucket was refilled `elapsed_seconds` before `now` (the store's clock)."""
+class Began:
+    """An exchange under way. `previous` is the number of the last one that took effect."""
 
-    standing: Standing
-    elapsed_seconds: float
+    previous: int
     now: datetime
+    num_replicas: int
 
 
-# Tokens in a tenant's bucket, and the moment up to which it was refilled.
-Buckets = Mapping[TenantId, tuple[float, datetime]]
+@dataclass(frozen=True, kw_only=True)
+class LockedBucket:
+    """A bucket as stored. `pool` of its state is 0: only its replica knows what it has free."""
+
+    state: Bucket
+    limit_value: float
+    granted: float
+    elapsed_seconds: float
+    is_wanted: bool
 
 
-async def lock(connection: AsyncConnection, tenants: Sequence[TenantId]) -> None:
-    """Waits for the tenants' buckets, in one order for all, and keeps them until the transaction ends."""
-    await connection.execute(_LOCK, {"tenants": list(tenants)})
+@dataclass(frozen=True, kw_only=True)
+class SavedBucket:
+    """A bucket as it will be stored, with what this replica holds of it and has idle."""
+
+    state: Bucket
+    granted: float
+    idle: float
+    wants: bool
 
 
-async def standings(
-    connection: AsyncConnection, tenants: Sequence[TenantId]
-) -> dict[TenantId, TimedStanding]:
-    """Limits and use of each of the locked tenants."""
-    rows = await connection.execute(_STANDINGS, {"tenants": list(tenants)})
-    return {TenantId(row["tenant_id"]): _timed_standing(row) for row in rows.mappings()}
+# --- limits ------------------------------------------------------------------------------------------------
 
 
-async def hold(connection: AsyncConnection, *, epoch: int, held: Sequence[Held], buckets: Buckets) -> None:
-    """Stores who lives from now on, and what the locked tenants' buckets have left."""
+async def limits_of(connection: AsyncConnection, tenant: TenantId) -> list[QuotaLimit]:
+    """All limits of a tenant, its projects and its keys."""
+    rows = await connection.execute(
+        select(quota_limit)
+        .where(quota_limit.c.tenant_id == tenant, quota_limit.c.value.is_not(None))
+        .order_by(quota_limit.c.id)
+    )
+    return [_limit(row) for row in rows.mappings()]
+
+
+async def limits_by_tenant(connection: AsyncConnection) -> dict[TenantId, list[QuotaLimit]]:
+    """Everybody's limits: for operators."""
+    rows = await connection.execute(
+        select(quota_limit).where(quota_limit.c.value.is_not(None)).order_by(quota_limit.c.id)
+    )
+    found: dict[TenantId, list[QuotaLimit]] = {}
+    for row in rows.mappings():
+        found.setdefault(TenantId(row["tenant_id"]), []).append(_limit(row))
+    return found
+
+
+async def save_limit(
+    connection: AsyncConnection,
+    *,
+    tenant: TenantId,
+    scope: Scope,
+    scope_id: str,
+    kind: QuotaKind,
+    model: str | None,
+    request_class: RequestClass | None,
+    value: int | None,
+) -> None:
+    """Sets one limit, or lifts it with None. What was used stays used."""
+    wanted = upsert(quota_limit).values(
+        tenant_id=tenant,
+        scope=scope.value,
+        scope_id=scope_id,
+        kind=kind.value,
+        model=model,
+        request_class=request_class,
+        value=value,
+    )
     await connection.execute(
-        _HOLD,
+        wanted.on_conflict_do_update(
+            constraint="uq_quota_limit_what", set_={"value": value, "updated_at": func.now()}
+        )
+    )
+
+
+async def used_of(connection: AsyncConnection, tenant: TenantId) -> dict[LimitId, int]:
+    """How much of a tenant's limits is used now, in their current windows; those never used are absent."""
+    rows = await connection.execute(_USED, {"tenant": tenant})
+    return {LimitId(row.limit_id): max(0, int(row.used)) for row in rows}
+
+
+async def changed_since(
+    connection: AsyncConnection, since: datetime | None, *, overlap_seconds: float
+) -> tuple[frozenset[TenantId], datetime]:
+    """Tenants whose limits changed after `since` or in the overlap before it, and the store's time now."""
+    now = await connection.scalar(select(func.now()))
+    assert now is not None
+    start = (now if since is None else since) - func.make_interval(0, 0, 0, 0, 0, 0, overlap_seconds)
+    rows = await connection.execute(
+        select(quota_limit.c.tenant_id).where(quota_limit.c.updated_at > start).distinct()
+    )
+    return frozenset(TenantId(tenant) for tenant in rows.scalars()), now
+
+
+# --- exchanges ---------------------------------------------------------------------------------------------
+
+
+async def begin_exchange(connection: AsyncConnection, *, epoch: int, number: int) -> Began | None:
+    """Says that the replica lives, and takes the exchange's number; None: its life was ended by others."""
+    rows = await connection.execute(_BEGIN, {"epoch": epoch, "number": number, "seen": REPLICA_SEEN_SECONDS})
+    row = rows.one_or_none()
+    return None if row is None else Began(previous=row.previous, now=row.now, num_replicas=row.num)
+
+
+async def now(connection: AsyncConnection) -> Began:
+    """The store's time, for who changes buckets without an exchange."""
+    moment = await connection.scalar(select(func.clock_timestamp()))
+    assert moment is not None
+    return Began(previous=0, now=moment, num_replicas=1)
+
+
+async def open_buckets(connection: AsyncConnection, limits: Sequence[LimitId]) -> list[OpenBucket]:
+    """The buckets of these limits at this moment, made where there is none; lifted limits have none."""
+    await connection.execute(_MAKE_BUCKETS, {"limits": list(limits)})
+    rows = await connection.execute(_OPEN_BUCKETS, {"limits": list(limits)})
+    return [
+        OpenBucket(limit=LimitId(row.limit_id), id=BucketId(row.id), seconds_left=row.seconds_left)
+        for row in rows
+    ]
+
+
+async def lock(
+    connection: AsyncConnection, buckets: Sequence[BucketId], *, epoch: int, began: Began
+) -> dict[BucketId, LockedBucket]:
+    """Waits for the buckets, in one order for all, and keeps them until the transaction ends."""
+    rows = await connection.execute(_LOCK, {"buckets": sorted(buckets), "epoch": epoch})
+    return {BucketId(row["id"]): _locked(row, began) for row in rows.mappings()}
+
+
+async def save(
+    connection: AsyncConnection, buckets: Sequence[SavedBucket], *, epoch: int, now: datetime
+) -> None:
+    """Stores locked buckets, and what a replica has been lent of them."""
+    await connection.execute(
+        _SAVE,
         {
-            **_bucket_values(buckets),
             "epoch": epoch,
-            "request_ids": [one.request_id for one in held],
-            "tenants": [one.tenant for one in held],
-            "projects": [one.project for one in held],
-            "keys": [one.key for one in held],
-            "models": [one.model for one in held],
-            "classes": [one.request_class.value for one in held],
-            "tokens": [one.tokens for one in held],
-            "admitted_at": [one.admitted_at for one in held],
+            "now": now,
+            "wanted_for": WANTED_SECONDS,
+            "buckets": [bucket.state.id for bucket in buckets],
+            "capacity": [bucket.state.capacity for bucket in buckets],
+            "available": [bucket.state.available for bucket in buckets],
+            "outstanding": [bucket.state.outstanding for bucket in buckets],
+            "granted": [bucket.granted for bucket in buckets],
+            "idle": [bucket.idle for bucket in buckets],
+            "wanted": [bucket.wants for bucket in buckets],
         },
     )
 
 
-async def delete_reservations(
-    connection: AsyncConnection, *, tenants: Sequence[TenantId], request_ids: Sequence[str]
-) -> dict[str, int]:
-    """Ends reservations of locked tenants. What each that still existed held of its bucket, in tokens."""
-    gone = await connection.execute(
-        delete(reservation)
-        .where(reservation.c.request_id.in_(request_ids), reservation.c.tenant_id.in_(tenants))
-        .returning(reservation.c.request_id, func.coalesce(reservation.c.tokens, 0))
-    )
-    return {request_id: tokens for request_id, tokens in gone}
-
-
-async def save_buckets(connection: AsyncConnection, buckets: Buckets) -> None:
-    """Stores what locked tenants' buckets hold."""
-    await connection.execute(_SAVE_BUCKETS, _bucket_values(buckets))
-
-
-async def add_bucket(connection: AsyncConnection, tenant: TenantId) -> None:
-    """A new tenant's bucket; `set_limits` fills it."""
-    await connection.execute(insert(quota_bucket).values(tenant_id=tenant, available=0.0))
-
-
-async def save_limits(connection: AsyncConnection, tenant: TenantId, limits: TenantLimits) -> None:
-    """Replaces a tenant's limits; None removes one."""
-    await connection.execute(delete(quota_limit).where(quota_limit.c.tenant_id == tenant))
-    values = {
-        QuotaKind.CONCURRENT_REQUESTS: limits.concurrent_requests,
-        QuotaKind.TOKENS_PER_MINUTE: limits.tokens_per_minute,
-    }
+async def save_load(connection: AsyncConnection, num_live: Mapping[TenantId, int], *, epoch: int) -> None:
+    """Stores how many requests of these tenants the replica serves; 0 removes a row."""
+    over = [tenant for tenant, num in num_live.items() if num == 0]
+    if over:
+        await connection.execute(
+            delete(replica_load).where(replica_load.c.epoch == epoch, replica_load.c.tenant_id.in_(over))
+        )
     rows = [
-        {"tenant_id": tenant, "kind": kind.value, "value": value}
-        for kind, value in values.items()
-        if value is not None
+        {"epoch": epoch, "tenant_id": tenant, "num_live": num} for tenant, num in num_live.items() if num > 0
     ]
     if rows:
-        await connection.execute(insert(quota_limit), rows)
+        wanted = upsert(replica_load)
+        await connection.execute(
+            wanted.on_conflict_do_update(
+                index_elements=["epoch", "tenant_id"], set_={"num_live": wanted.excluded.num_live}
+            ),
+            rows,
+        )
+
+
+async def num_live_by_tenant(connection: AsyncConnection) -> dict[TenantId, int]:
+    """Requests that replicas serve right now; tenants with none are absent. For operators."""
+    rows = await connection.execute(
+        select(replica_load.c.tenant_id, func.sum(replica_load.c.num_live)).group_by(replica_load.c.tenant_id)
+    )
+    return {TenantId(tenant): int(num) for tenant, num in rows}
+
+
+# --- lives -------------------------------------------------------------------------------------------------
 
 
 async def register_replica(connection: AsyncConnection, name: str) -> int:
@@ -167,68 +332,90 @@ async def register_replica(connection: AsyncConnection, name: str) -> int:
     return int(epoch)
 
 
-async def beat(connection: AsyncConnection, *, epoch: int, name: str) -> None:
-    """Says that a replica lives, also when it had been given up meanwhile."""
-    alive = upsert(replica).values(epoch=epoch, name=name)
+async def hold_life(connection: AsyncConnection, *, epoch: int) -> None:
+    """Takes the lock that shows others that this life goes on; it lasts as long as the connection."""
     await connection.execute(
-        alive.on_conflict_do_update(index_elements=["epoch"], set_={"heartbeat_at": func.now()})
+        text("SELECT pg_advisory_lock(:life_locks, :epoch)"), {"life_locks": LIFE_LOCKS, "epoch": epoch}
     )
 
 
-async def delete_replica(connection: AsyncConnection, *, epoch: int) -> None:
-    """Says that a replica has ended."""
-    await connection.execute(delete(replica).where(replica.c.epoch == epoch))
+async def ended_lives(
+    connection: AsyncConnection, *, own: int, dead_after_seconds: float | None
+) -> list[int]:
+    """Lives that are over and not yet closed; first ends those of processes that are gone.
 
-
-async def dead_epochs(connection: AsyncConnection, *, dead_after_seconds: float) -> list[int]:
-    """Lives that ended with reservations open, of whatever tenant."""
-    rows = await connection.execute(_DEAD_EPOCHS, {"dead_after_seconds": dead_after_seconds})
+    Gone is who let go of its life's lock and did not beat for `dead_after_seconds`; None: nobody is judged.
+    """
+    if dead_after_seconds is not None:
+        await connection.execute(
+            _FENCE_THE_DEAD, {"own": own, "dead_after": dead_after_seconds, "life_locks": LIFE_LOCKS}
+        )
+    rows = await connection.execute(
+        select(replica.c.epoch).where(replica.c.fenced_at.is_not(None), replica.c.epoch != own)
+    )
     return [int(epoch) for epoch in rows.scalars()]
 
 
-async def held_by(connection: AsyncConnection, *, epoch: int) -> list[Held]:
-    """What one life of a replica holds, of whatever tenant."""
-    rows = await connection.execute(select(reservation).where(reservation.c.epoch == epoch))
-    return [_held(row) for row in rows.mappings()]
-
-
-async def forget_dead_replicas(connection: AsyncConnection, *, dead_after_seconds: float) -> None:
-    """Drops the rows of replicas that are silent and hold nothing."""
-    silent = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, dead_after_seconds)
-    holds = select(reservation.c.request_id).where(reservation.c.epoch == replica.c.epoch).exists()
-    await connection.execute(delete(replica).where(replica.c.heartbeat_at < silent, ~holds))
-
-
-def _bucket_values(buckets: Buckets) -> dict[str, list[object]]:
-    return {
-        "bucket_tenants": list(buckets),
-        "available": [tokens for tokens, _ in buckets.values()],
-        "refilled_at": [refilled_at for _, refilled_at in buckets.values()],
-    }
-
-
-def _timed_standing(row: RowMapping) -> TimedStanding:
-    limits = TenantLimits(concurrent_requests=row["slots"], tokens_per_minute=row["tokens"])
-    return TimedStanding(
-        standing=Standing(
-            limits=limits,
-            available=row["available"],
-            held_tokens=int(row["held_tokens"]),
-            num_live=row["num_live"],
-        ),
-        elapsed_seconds=(row["now"] - row["refilled_at"]).total_seconds(),
-        now=row["now"],
+async def end_life(connection: AsyncConnection, *, epoch: int) -> None:
+    """Ends a life, of one's own say, before it is closed."""
+    await connection.execute(
+        update(replica)
+        .where(replica.c.epoch == epoch)
+        .values(fenced_at=func.coalesce(replica.c.fenced_at, func.clock_timestamp()))
     )
 
 
-def _held(row: RowMapping) -> Held:
-    return Held(
-        request_id=row["request_id"],
+async def lock_life(connection: AsyncConnection, *, epoch: int) -> bool:
+    """Whether an ended life is still to be closed; no other transaction closes it meanwhile."""
+    found = await connection.scalar(
+        select(replica.c.epoch)
+        .where(replica.c.epoch == epoch, replica.c.fenced_at.is_not(None))
+        .with_for_update()
+    )
+    return found is not None
+
+
+async def leased_buckets(connection: AsyncConnection, *, epoch: int) -> list[BucketId]:
+    """Of which buckets a life has been lent something."""
+    rows = await connection.execute(select(quota_lease.c.bucket_id).where(quota_lease.c.epoch == epoch))
+    return [BucketId(bucket) for bucket in rows.scalars()]
+
+
+async def forget_life(connection: AsyncConnection, *, epoch: int) -> None:
+    """Removes what is left of a life that holds nothing any more."""
+    await connection.execute(delete(replica_load).where(replica_load.c.epoch == epoch))
+    await connection.execute(delete(replica).where(replica.c.epoch == epoch))
+
+
+def _limit(row: RowMapping) -> QuotaLimit:
+    request_class = row["request_class"]
+    return QuotaLimit(
+        id=LimitId(row["id"]),
         tenant=TenantId(row["tenant_id"]),
-        project=ProjectId(row["project_id"]),
-        key=KeyId(row["key_id"]),
+        scope=Scope(row["scope"]),
+        scope_id=row["scope_id"],
+        kind=QuotaKind(row["kind"]),
+        value=row["value"],
         model=row["model"],
-        request_class=RequestClass(row["request_class"]),
-        tokens=row["tokens"],
-        admitted_at=row["admitted_at"],
+        request_class=None if request_class is None else RequestClass(request_class),
+    )
+
+
+def _locked(row: RowMapping, began: Began) -> LockedBucket:
+    state = Bucket(
+        id=BucketId(row["id"]),
+        counting=COUNTING[QuotaKind(row["kind"])],
+        capacity=row["capacity"],
+        available=row["available"],
+        outstanding=row["outstanding"],
+        pool=0.0,
+        idle_elsewhere=row["idle_elsewhere"],
+        num_replicas=began.num_replicas,
+    )
+    return LockedBucket(
+        state=state,
+        limit_value=row["limit_value"],
+        granted=row["granted"],
+        elapsed_seconds=(began.now - row["refilled_at"]).total_seconds(),
+        is_wanted=row["is_wanted"],
     )

@@ -1,29 +1,46 @@
 """What a request has been promised, and what the caller may be told of the limits behind it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gateway.quotas.limits import QuotaLimit
+from gateway.quotas.wallet import Hold
 from gateway.tenants.ids import TenantId
 
 
 @dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a request wants. `output_floor` is the least output it can do with, `output_cap` the most."""
+
+    prompt_tokens: int
+    output_cap: int
+    output_floor: int
+    is_long: bool = False
+    prompt_param: str = "prompt"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RateState:
-    """A limit after reserving; `reset_seconds` is the time until it is full again. None means unlimited."""
+    """A limit, `name`, after reserving; `reset_seconds` is the time until it is full again."""
 
     limit: int
     remaining: int
     reset_seconds: float
+    name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """One live request's slot and tokens. Held from admission until it is settled, exactly once.
+    """One live request's slots, requests and tokens. Held from admission until it is settled, exactly once.
 
-    `max_output_tokens` is the output the reservation pays for: the engine must not generate more.
+    `max_output_tokens` is the output it pays for: the engine must not generate more. `limited_by` made that
+    less than was asked for. `account` says who pays, to whoever finds the request.
     """
 
     request_id: str
     tenant: TenantId
-    reserved_tokens: int
     max_output_tokens: int
     requests: RateState | None
     tokens: RateState | None
+    account: bytes = b""
+    hold: Hold = field(default_factory=lambda: Hold(parts={}, output_tokens=0))
+    limited_by: QuotaLimit | None = None

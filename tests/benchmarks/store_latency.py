@@ -1,4 +1,4 @@
-"""How long the store side takes: reserve, settle, and checking a key that is known.
+"""How long the store side takes: reserve and settle.
 
 python -m tests.benchmarks.store_latency [--clients 32] [--requests 4000] [--tenants 1]
 """
@@ -13,11 +13,10 @@ from pathlib import Path
 from deploy.embedded_postgres import start
 from gateway.db import Database
 from gateway.keys.caller import Caller
-from gateway.keys.service import KeyService
 from gateway.metering import Metering
 from gateway.usage.outcome import Outcome
 from migrations.run import upgrade
-from tests.builders.store import PEPPER, Customer, make_customer, reserve, used
+from tests.builders.store import Customer, make_customer, reserve, used
 
 
 def main() -> None:
@@ -50,7 +49,6 @@ async def measure(url: str, num_clients: int, num_requests: int, *, num_tenants:
     for clients in (1, num_clients):
         await measure_requests(metering, customers, clients, num_requests * clients // num_clients)
     await metering.stop()
-    await measure_keys(database, customers[0])
     await database.close()
 
 
@@ -77,17 +75,6 @@ async def measure_requests(
         f"{num_clients} clients, {len(customers)} tenants: {rate:.0f} requests/s; "
         f"reserve {summary(reserving)}; settle {summary(settling)}"
     )
-
-
-async def measure_keys(database: Database, customer: Customer) -> None:
-    keys = KeyService(database, PEPPER)
-    header = f"Bearer {customer.secret}"
-    await keys.authenticate(header)
-    num_checks = 100_000
-    begun = time.perf_counter()
-    for _ in range(num_checks):
-        await keys.authenticate(header)
-    print(f"known key: {(time.perf_counter() - begun) / num_checks * 1e6:.2f} us")
 
 
 def summary(seconds: list[float]) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from dataclasses import dataclass
 
 from gateway.db import Database
@@ -19,6 +20,8 @@ class Tally:
     num_granted: int
     num_refused: int
     num_tokens_used: int
+    spans: tuple[tuple[float, float], ...]
+    """From when to when each request held what it was granted; Unix time."""
 
 
 def run_clients(url: str, name: str, caller: Caller, *, num_clients: int, num_turns: int) -> Tally:
@@ -38,28 +41,44 @@ async def _run(url: str, name: str, caller: Caller, *, num_clients: int, num_tur
     )
     await metering.stop()
     await database.close()
-    granted = [tokens for client in turns for tokens in client if tokens is not None]
+    granted = [turn for client in turns for turn in client if turn is not None]
     return Tally(
         num_granted=len(granted),
         num_refused=num_clients * num_turns - len(granted),
-        num_tokens_used=sum(granted),
+        num_tokens_used=sum(turn.num_tokens for turn in granted),
+        spans=tuple((turn.began_at, turn.ended_at) for turn in granted),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One request that was let in."""
+
+    num_tokens: int
+    began_at: float
+    ended_at: float
 
 
 async def _client(
     metering: Metering, caller: Caller, name: str, chance: random.Random, num_turns: int
-) -> list[int | None]:
-    """Tokens used in each turn, None where refused."""
+) -> list[Turn | None]:
+    """Each turn; None where refused."""
     return [
         await _turn(metering, caller, f"{name}-{turn}", num_output_tokens=chance.randint(0, 20))
         for turn in range(num_turns)
     ]
 
 
-async def _turn(metering: Metering, caller: Caller, request_id: str, *, num_output_tokens: int) -> int | None:
+async def _turn(
+    metering: Metering, caller: Caller, request_id: str, *, num_output_tokens: int
+) -> Turn | None:
     try:
         reservation = await reserve(metering, caller, prompt=10, output=20, request_id=request_id)
     except LimitReached:
+        await asyncio.sleep(0.01)
         return None
-    await metering.settle(reservation, used(10, num_output_tokens), Outcome.FINISHED)
-    return 10 + num_output_tokens
+    began_at = time.time()
+    await asyncio.sleep(0.001 * num_output_tokens)
+    ended_at = time.time()
+    metering.settle(reservation, used(10, num_output_tokens), Outcome.FINISHED)
+    return Turn(num_tokens=10 + num_output_tokens, began_at=began_at, ended_at=ended_at)

@@ -61,6 +61,11 @@ class SluiceProcess:
         return self._find(r"Admin +(http://\S+)")
 
     @property
+    def metrics(self) -> str:
+        """The page of the gateway's metrics."""
+        return self._find(r"Metrics +(http://\S+)")
+
+    @property
     def engine(self) -> str:
         """The engine's WebSocket URL."""
         return self._find(r"engine: (http://\S+)/metrics").replace("http://", "ws://")

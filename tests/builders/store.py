@@ -1,5 +1,6 @@
 """Tenants, callers and claims for tests of the store side."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -10,8 +11,10 @@ from gateway.key_administration import issue_key
 from gateway.keys.caller import Caller
 from gateway.keys.scope import ALL_SCOPES
 from gateway.metering import Metering
-from gateway.quotas.limits import TenantLimits
-from gateway.quotas.reservation import Reservation
+from gateway.quotas import queries as quotas
+from gateway.quotas.limits import QuotaKind, Scope, TenantLimits
+from gateway.quotas.reservation import Demand, Reservation
+from gateway.tenants.ids import TenantId
 from gateway.tenants.tenant import Tenant
 
 PEPPER = b"pepper of the tests"
@@ -34,9 +37,13 @@ async def make_customer(
     *,
     concurrent_requests: int | None = None,
     tokens_per_minute: int | None = None,
+    limits: Mapping[QuotaKind, int] | None = None,
 ) -> Customer:
-    limits = TenantLimits(concurrent_requests=concurrent_requests, tokens_per_minute=tokens_per_minute)
-    tenant = await create_tenant(database, "test", name, limits=limits)
+    """`limits` are of the whole tenant."""
+    two = TenantLimits(concurrent_requests=concurrent_requests, tokens_per_minute=tokens_per_minute)
+    tenant = await create_tenant(database, "test", name, limits=two)
+    for kind, value in (limits or {}).items():
+        await limit_tenant(database, tenant.id, kind, value)
     issued = await issue_key(database, PEPPER, "test", tenant.id, name="first")
     caller = Caller(
         tenant=tenant.id,
@@ -50,6 +57,20 @@ async def make_customer(
     return Customer(tenant=tenant, caller=caller, secret=issued.secret)
 
 
+async def limit_tenant(database: Database, tenant: TenantId, kind: QuotaKind, value: int | None) -> None:
+    async with database.transaction() as connection:
+        await quotas.save_limit(
+            connection,
+            tenant=tenant,
+            scope=Scope.TENANT,
+            scope_id=tenant,
+            kind=kind,
+            model=None,
+            request_class=None,
+            value=value,
+        )
+
+
 async def reserve(
     metering: Metering, caller: Caller, *, prompt: int = 10, output: int = 20, request_id: str | None = None
 ) -> Reservation:
@@ -59,9 +80,7 @@ async def reserve(
         caller=caller,
         model="model",
         request_class=RequestClass.INTERACTIVE,
-        prompt_tokens=prompt,
-        output_cap=output,
-        output_floor=output,
+        demand=Demand(prompt_tokens=prompt, output_cap=output, output_floor=output),
     )
 
 

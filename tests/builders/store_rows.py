@@ -16,6 +16,16 @@ def value(url: str, query: LiteralString) -> object:
     return only
 
 
+async def until_rows(url: str, query: LiteralString, expected: list[tuple[object, ...]]) -> None:
+    """Returns once the store says so."""
+    found: list[tuple[object, ...]] = []
+    for _ in range(100):
+        if (found := rows(url, query)) == expected:
+            return
+        await asyncio.sleep(0.05)
+    assert found == expected
+
+
 async def until_value(
     url: str, query: LiteralString, expected: object, *, timeout_seconds: float = 15
 ) -> None:

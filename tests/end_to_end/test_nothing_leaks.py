@@ -106,9 +106,10 @@ def ledger(running: SluiceProcess) -> dict[str, tuple[int, int, str]]:
     return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
 
-def num_reservations(running: SluiceProcess) -> int:
+def num_live(running: SluiceProcess) -> int:
     with psycopg.connect(running.database_url) as connection:
-        (count,) = connection.execute("SELECT count(*) FROM reservation").fetchone() or (None,)
+        query = "SELECT coalesce(sum(num_live), 0)::int FROM replica_load"
+        (count,) = connection.execute(query).fetchone() or (None,)
     assert isinstance(count, int)
     return count
 
@@ -122,7 +123,7 @@ def test_after_300_requests_that_mostly_go_wrong_nothing_is_held(small: SluicePr
     assert counts["504"] + counts["error event"] > 0  # ran out of their own time
     assert counts["200"] > 10  # enough whole answers to compare with the ledger
 
-    wait_until(lambda: num_reservations(small) == 0, seconds=10, what="every reservation to be settled")
+    wait_until(lambda: num_live(small) == 0, seconds=10, what="every request to be settled")
     status = asyncio.run(latest_status(small.engine, small.shared_secret, _is_idle))
     assert status.kv_blocks_used == 0
     assert status.kv_blocks_free + status.kv_blocks_cached == status.kv_blocks_total

@@ -1,11 +1,12 @@
 """Books without a store: every reservation and every settlement, and an alarm when one is settled twice."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.protocol import RequestClass, Usage
 from gateway.keys.caller import Caller
-from gateway.quotas.reservation import RateState, Reservation
+from gateway.quotas.reservation import Demand, RateState, Reservation
 from gateway.usage.outcome import Outcome
 
 
@@ -27,7 +28,7 @@ class FakeLedger:
         self.most_output = 10_000
         self.open: dict[str, Reservation] = {}
         self.settled: list[Settled] = []
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
 
     async def reserve(
         self,
@@ -36,42 +37,44 @@ class FakeLedger:
         caller: Caller,
         model: str,
         request_class: RequestClass,
-        prompt_tokens: int,
-        output_cap: int,
-        output_floor: int,
+        demand: Demand,
     ) -> Reservation:
         """A reservation; raises `failure` when it is set."""
         if self.failure is not None:
             raise self.failure
-        output = min(output_cap, self.most_output)
+        output = min(demand.output_cap, self.most_output)
         reservation = Reservation(
             request_id=request_id,
             tenant=caller.tenant,
-            reserved_tokens=prompt_tokens + output,
             max_output_tokens=output,
             requests=RateState(limit=8, remaining=7, reset_seconds=0.25),
             tokens=RateState(limit=60_000, remaining=59_000, reset_seconds=61),
         )
-        async with self._changed:
-            self.open[request_id] = reservation
-            self._changed.notify_all()
+        self.open[request_id] = reservation
+        self._note_change()
         return reservation
 
-    async def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
+    def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Writes a settlement down."""
-        async with self._changed:
-            del self.open[reservation.request_id]  # KeyError: settled twice
-            self.settled.append(Settled(usage, outcome))
-            self._changed.notify_all()
+        del self.open[reservation.request_id]  # KeyError: settled twice
+        self.settled.append(Settled(usage, outcome))
+        self._note_change()
 
     async def until_reserved(self) -> None:
         """Waits until some request holds a reservation."""
-        async with asyncio.timeout(10), self._changed:
-            await self._changed.wait_for(lambda: len(self.open) > 0)
+        await self._until(lambda: len(self.open) > 0)
 
     async def until_settled(self, *outcomes: Outcome) -> list[Usage]:
         """Waits until requests have ended in these ways, and no others; what each of them used."""
-        async with asyncio.timeout(10), self._changed:
-            await self._changed.wait_for(lambda: len(self.settled) >= len(outcomes))
+        await self._until(lambda: len(self.settled) >= len(outcomes))
         assert [row.outcome for row in self.settled] == list(outcomes)
         return [row.usage for row in self.settled]
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not is_so():
+                await self._changed.wait()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from html import unescape
 
 import pytest
@@ -36,6 +37,11 @@ async def issue(operator: Visitor, tenant: str, **fields: str) -> str:
     answer = await operator.submit("/keys/new", action="/keys", tenant=tenant, name="website", **fields)
     assert answer.status_code == 303, answer.text
     return str(answer.headers["location"])
+
+
+def secret_in(page: str) -> str:
+    """The key that the page shows."""
+    return re.findall(r"sk-[a-z]+-\w{12}-\w{49}", page)[0]
 
 
 async def test_an_empty_store_says_what_to_do_next(operator: Visitor) -> None:
@@ -118,8 +124,7 @@ async def test_the_new_key_comes_with_a_curl_line_for_the_api(site: Site, operat
 
 
 async def test_the_list_shows_a_redacted_key_only(site: Site, operator: Visitor) -> None:
-    shown = await operator.get(await issue(operator, await tenant_id(site)))
-    secret = re.findall(r"sk-[a-z]+-\w{12}-\w{49}", shown.text)[0]
+    secret = secret_in((await operator.get(await issue(operator, await tenant_id(site)))).text)
     page = (await operator.get("/keys")).text
     assert (secret in page, secret[-4:] in page, "website" in page) == (False, True, True)
 
@@ -130,6 +135,19 @@ async def test_a_key_is_revoked_after_asking(site: Site, operator: Visitor) -> N
     await operator.submit(f"/keys/{key.id}/revoke")
     [revoked] = await key_administration.list_keys(site.database)
     assert revoked.revoked_at is not None
+
+
+async def test_a_key_is_rotated_after_asking_and_both_secrets_are_said(site: Site, operator: Visitor) -> None:
+    old = secret_in((await operator.get(await issue(operator, await tenant_id(site)))).text)
+    [key] = await key_administration.list_keys(site.database)
+    assert "24 hours to change over" in (await operator.get(f"/keys/{key.id}/rotate")).text
+    answer = await operator.submit(f"/keys/{key.id}/rotate")
+    new = secret_in((await operator.get(answer.headers["location"])).text)
+    page = (await operator.get("/keys")).text
+    assert (new != old, old[-4:] in page, new[-4:] in page) == (True, True, True)
+    [rotated] = await key_administration.list_keys(site.database)
+    assert rotated.overlap_ends_at(datetime.now(UTC)) is not None
+    assert "ends at once" in (await operator.get(f"/keys/{key.id}/rotate")).text
 
 
 async def test_revoking_twice_changes_nothing_and_says_so(site: Site, operator: Visitor) -> None:
@@ -145,7 +163,7 @@ async def test_keys_of_one_tenant_can_be_shown_alone(site: Site, operator: Visit
     assert "website" not in (await operator.get(f"/keys?tenant={other}")).text
 
 
-@pytest.mark.parametrize("path", ["/tenants/ten_none", "/keys/none/revoke"])
+@pytest.mark.parametrize("path", ["/tenants/ten_none", "/keys/none/revoke", "/keys/none/rotate"])
 async def test_what_does_not_exist_is_not_found(operator: Visitor, path: str) -> None:
     assert (await operator.get(path)).status_code == 404
 

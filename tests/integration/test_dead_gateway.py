@@ -52,8 +52,8 @@ def hold_and_die(url: str, customer: Customer) -> None:
 async def test_the_slot_of_a_killed_process_is_free_again(database: Database, database_url: str) -> None:
     customer = await make_customer(database, concurrent_requests=1)
     hold_and_die(database_url, customer)
-    survivor = Metering(database, "survivor", beat_seconds=0.05, dead_after_seconds=0.5)
+    survivor = Metering(database, "survivor")
     await survivor.start()
-    await until_value(database_url, "SELECT count(*) FROM reservation", 0)
+    await until_value(database_url, "SELECT count(*) FROM quota_lease", 0, timeout_seconds=3)
     await reserve(survivor, customer.caller)
     await survivor.stop()

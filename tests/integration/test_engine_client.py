@@ -194,7 +194,8 @@ async def test_a_lost_engine_ends_every_stream_and_is_connected_again(
 
 async def test_a_report_is_answered_to_everyone_who_asked(connected: Connected) -> None:
     first, second = await asyncio.gather(
-        connected.client.report(replica="old", epoch=3), connected.client.report(replica="old", epoch=3)
+        connected.client.report_ended(replica="old", epoch=3),
+        connected.client.report_ended(replica="old", epoch=3),
     )
     assert first == second
     assert (first.replica, first.epoch) == ("old", 3)

@@ -13,7 +13,7 @@ from gateway.key_administration import revoke_key
 from tests.builders.bodies import chat_body
 from tests.builders.engine_messages import engine_description, token_ids_of
 from tests.builders.store import make_customer
-from tests.builders.store_rows import rows, until_value, value
+from tests.builders.store_rows import until_rows, until_value
 from tests.builders.stored_gateway import SHARED, client_of, stored_gateway, until_status
 from tests.fakes.websocket_engine import WebSocketEngine, answer, hold
 from tests.fixtures_postgres import StoreSwitch
@@ -21,7 +21,7 @@ from tests.fixtures_postgres import StoreSwitch
 pytestmark = pytest.mark.postgres
 
 CHAT = "/v1/chat/completions"
-NUM_LIVE = "SELECT count(*) FROM reservation"
+NUM_LIVE = "SELECT coalesce(sum(num_live), 0)::int FROM replica_load"
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ async def test_many_answers_are_each_in_the_ledger_once(
         )
     assert all(completion.choices[0].text == "abc" for completion in completions)
     totals = "SELECT count(*), sum(prompt_tokens), sum(completion_tokens) FROM usage_event"
-    assert rows(database_url, totals) == [(32, 528, 96)]
-    assert value(database_url, NUM_LIVE) == 0
+    await until_rows(database_url, totals, [(32, 528, 96)])
+    await until_value(database_url, NUM_LIVE, 0)
 
 
 async def test_a_tenant_over_its_concurrency_is_refused_and_nothing_is_counted(
@@ -71,7 +71,7 @@ async def test_a_tenant_over_its_concurrency_is_refused_and_nothing_is_counted(
         request = engine.received[0]
         engine.send(TokenDelta(request.id, (5,)), Finished(request.id, FinishReason.STOP, Usage(3, 0, 1)))
         assert (await first).status_code == 200
-    assert value(database_url, "SELECT count(*) FROM usage_event") == 1
+    await until_value(database_url, "SELECT count(*) FROM usage_event", 1)
 
 
 async def test_a_tenant_over_its_tokens_is_refused(
@@ -101,7 +101,7 @@ async def test_a_client_that_leaves_frees_its_slot(
     engine.send(Finished(engine.received[0].id, FinishReason.CANCELLED, Usage(7, 0, 2)))
     await until_value(database_url, NUM_LIVE, 0)
     row = "SELECT prompt_tokens, completion_tokens, outcome FROM usage_event"
-    assert rows(database_url, row) == [(7, 2, "cancelled")]
+    await until_rows(database_url, row, [(7, 2, "cancelled")])
 
 
 async def test_a_revoked_key_is_refused(database: Database, engine: WebSocketEngine, url: str) -> None:
@@ -113,20 +113,54 @@ async def test_a_revoked_key_is_refused(database: Database, engine: WebSocketEng
         await until_status(client, "POST", CHAT, 401)
 
 
-async def test_a_store_that_is_away_is_a_503_and_the_gateway_recovers(
+async def test_while_the_store_is_away_known_keys_go_on_and_strangers_are_told_503_never_401(
+    database: Database, database_url: str, engine: WebSocketEngine, url: str, store_switch: StoreSwitch
+) -> None:
+    engine.script = answer(5)
+    known, stranger = await make_customer(database), await make_customer(database, "stranger")
+    async with client_of(url, known.secret) as client, client_of(url, stranger.secret) as other:
+        assert (await client.post(CHAT, json=chat_body())).status_code == 200
+        store_switch.off()
+        assert (await client.post(CHAT, json=chat_body())).status_code == 200
+        response = await other.post(CHAT, json=chat_body())
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "store_unavailable"
+        assert int(response.headers["retry-after"]) >= 1
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 200
+        store_switch.on()
+        await until_status(other, "POST", CHAT, 200)
+    await until_value(database_url, "SELECT count(*) FROM usage_event", 3)
+
+
+async def test_while_the_store_is_away_nobody_is_served_beyond_what_was_lent(
     database: Database, engine: WebSocketEngine, url: str, store_switch: StoreSwitch
 ) -> None:
     engine.script = answer(5)
-    customer = await make_customer(database)
+    customer = await make_customer(database, tokens_per_minute=200)
     async with client_of(url, customer.secret) as client:
-        assert (await client.post(CHAT, json=chat_body())).status_code == 200
+        assert (await client.post(CHAT, json=chat_body(max_tokens=8))).status_code == 200
         store_switch.off()
-        response = await client.post(CHAT, json=chat_body())
-        assert response.status_code == 503
-        assert response.json()["error"]["code"] == "store_unavailable"
-        assert (await client.get("/healthz")).status_code == 200
+        answers = [await client.post(CHAT, json=chat_body(max_tokens=8)) for _ in range(40)]
         store_switch.on()
+        assert {answer.status_code for answer in answers} <= {200, 503}
+        assert answers[-1].status_code == 503
         await until_status(client, "POST", CHAT, 200)
+
+
+async def test_a_store_that_is_away_is_never_a_401(
+    database: Database, url: str, store_switch: StoreSwitch
+) -> None:
+    known, unknown = await make_customer(database, "known"), await make_customer(database, "unknown")
+    async with client_of(url, known.secret) as client, client_of(url, unknown.secret) as stranger:
+        assert (await client.get("/v1/models")).status_code == 200
+        store_switch.off()
+        assert (await client.get("/v1/models")).status_code == 200
+        response = await stranger.get("/v1/models")
+        assert response.status_code == 503
+        assert int(response.headers["retry-after"]) >= 1
+        store_switch.on()
+        await until_status(stranger, "GET", "/v1/models", 200)
 
 
 async def test_a_gateway_starts_without_its_store_and_waits_for_it(

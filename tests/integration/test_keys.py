@@ -12,14 +12,19 @@ from gateway.administration import set_tenant_enabled
 from gateway.db import Database
 from gateway.errors import InvalidApiKey, StoreUnavailable
 from gateway.key_administration import issue_key, list_keys, revoke_key, rotate_key
-from gateway.keys.secret import make_key
-from gateway.keys.service import KeyService
+from gateway.keys.secret import make_key, renew_key
+from gateway.keys.service import POLL_SECONDS, KeyService
+from tests.benchmarks.key_verification import check
 from tests.builders.key_checks import bearer, seconds_until
+from tests.builders.statements import counted_statements
 from tests.builders.store import PEPPER, make_customer
 from tests.builders.store_rows import until_value, value
+from tests.fakes.slow_database import SlowDatabase
 from tests.fixtures_postgres import StoreSwitch
 
 pytestmark = pytest.mark.postgres
+
+GOOD_SHAPE = make_key().value
 
 
 async def test_a_key_says_who_calls(database: Database, keys: KeyService) -> None:
@@ -47,17 +52,42 @@ async def test_a_key_made_with_another_pepper_is_refused(database: Database, key
         await keys.authenticate(bearer(elsewhere.secret))
 
 
-async def test_text_that_cannot_be_a_key_never_reaches_the_store(
-    database: Database, keys: KeyService, store_switch: StoreSwitch
+@pytest.mark.parametrize(
+    "junk",
+    [
+        "sk-live-nonsense' OR 1=1 --",
+        "sk-live-' OR true; -- -" + "a" * 49,
+        GOOD_SHAPE[:-1] + ("a" if GOOD_SHAPE[-1] != "a" else "b"),
+        GOOD_SHAPE[:-1],
+        GOOD_SHAPE + "a",
+        GOOD_SHAPE.replace("live", "test"),
+        "a" * 60_000,
+    ],
+    ids=["injection", "injection in shape", "checksum", "too short", "too long", "other place", "huge"],
+)
+async def test_sql_in_the_bearer_key_and_other_junk_is_refused_before_any_sql(
+    database_url: str, junk: str
 ) -> None:
-    store_switch.off()
-    with pytest.raises(InvalidApiKey):
-        await keys.authenticate("Bearer sk-live-nonsense' OR 1=1 --")
+    database = Database.connect(database_url, application_name="test")
+    with counted_statements() as statements, pytest.raises(InvalidApiKey):
+        await KeyService(database, PEPPER).authenticate(bearer(junk))
+    assert statements.texts == []
+    await database.close()
+
+
+async def test_a_key_nobody_issued_costs_one_statement_and_none_the_next_time(database: Database) -> None:
+    keys, unknown = KeyService(database, PEPPER), bearer(make_key().value)
+    async with database.transaction():
+        pass  # a new connection sends some of its own
+    for num_statements in (1, 0):
+        with counted_statements() as statements, pytest.raises(InvalidApiKey):
+            await keys.authenticate(unknown)
+        assert len(statements) == num_statements
 
 
 @given(st.text())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
-def test_no_header_does_anything_but_refuse(header: str) -> None:
+def test_whatever_a_header_holds_it_is_refused_before_any_sql(header: str) -> None:
     async def check() -> None:
         database = Database.connect("postgresql:///none?host=/nonexistent", application_name="test")
         with pytest.raises(InvalidApiKey):
@@ -66,7 +96,7 @@ def test_no_header_does_anything_but_refuse(header: str) -> None:
     asyncio.run(check())
 
 
-async def test_a_revocation_binds_on_every_replica_within_two_seconds(
+async def test_a_revoked_key_is_refused_on_every_replica_within_two_seconds(
     database: Database, database_url: str, keys: KeyService
 ) -> None:
     customer = await make_customer(database)
@@ -103,7 +133,7 @@ async def test_a_cached_key_ends_at_its_expiry(database: Database, keys: KeyServ
     assert await seconds_until(keys, issued.secret, let_in=False) < 1.1
 
 
-async def test_a_store_that_is_away_is_no_fault_of_the_key(
+async def test_a_store_that_was_away_does_not_refuse_keys_for_ever(
     database: Database, keys: KeyService, store_switch: StoreSwitch
 ) -> None:
     known, unknown = await make_customer(database, "known"), await make_customer(database, "unknown")
@@ -127,16 +157,90 @@ async def test_a_revocation_during_an_outage_binds_when_the_store_is_back(
     assert await seconds_until(keys, customer.secret, let_in=False) < 3
 
 
-async def test_an_unknown_key_asks_the_store_once(
-    database: Database, keys: KeyService, store_switch: StoreSwitch
+async def test_an_unknown_key_while_the_store_is_away_is_never_refused_as_wrong(
+    keys: KeyService, store_switch: StoreSwitch
 ) -> None:
-    secret = make_key().value
-    with pytest.raises(InvalidApiKey):
-        await keys.authenticate(bearer(secret))
     store_switch.off()
-    with pytest.raises(InvalidApiKey):
-        await keys.authenticate(bearer(secret))
+    for secret in (make_key().value, make_key().value):
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await keys.authenticate(bearer(secret))
     store_switch.on()
+    with pytest.raises(InvalidApiKey):
+        await keys.authenticate(bearer(make_key().value))
+
+
+async def test_a_request_in_flight_does_not_write_its_old_copy_of_a_key_back(
+    database: Database, database_url: str
+) -> None:
+    asked, cached = await make_customer(database, "asked"), await make_customer(database, "cached")
+    slow_database = SlowDatabase.connect(database_url, application_name="slow")
+    keys = KeyService(slow_database, PEPPER)
+    await keys.authenticate(bearer(cached.secret))
+    async with slow_database.late_answers() as answers:
+        in_flight = asyncio.create_task(keys.authenticate(bearer(asked.secret)))
+        await answers.are_waiting.wait()
+    for customer in (asked, cached):
+        await revoke_key(database, "test", customer.caller.key)
+    await keys.start()
+    await seconds_until(keys, cached.secret, let_in=False)  # now the revocations are seen
+    answers.may_arrive.set()
+    assert await in_flight == asked.caller, "it asked before"
+    with pytest.raises(InvalidApiKey, match="revoked"):
+        await keys.authenticate(bearer(asked.secret))
+    await keys.stop()
+    await slow_database.close()
+
+
+async def test_keys_that_begin_alike_are_told_apart(database: Database, keys: KeyService) -> None:
+    customer = await make_customer(database)
+    await keys.authenticate(bearer(customer.secret))
+    alike = renew_key(customer.caller.key).value
+    assert alike[:21] == customer.secret[:21]
+    with pytest.raises(InvalidApiKey, match="Incorrect"):
+        await keys.authenticate(bearer(alike))
+    assert await keys.authenticate(bearer(customer.secret)) == customer.caller
+
+
+async def test_checking_a_known_key_takes_microseconds_and_no_sql(database: Database) -> None:
+    customer = await make_customer(database)
+    figure = await check(KeyService(database, PEPPER), customer.secret, num_checks=5_000)
+    assert figure.num_statements == 0
+    assert figure.microseconds < 10
+
+
+async def test_use_is_noted_by_the_poll_and_not_by_the_request(database: Database, database_url: str) -> None:
+    customer, keys = await make_customer(database), KeyService(database, PEPPER)
+    for _ in range(3):
+        await keys.authenticate(bearer(customer.secret))
+    assert value(database_url, "SELECT last_used_at FROM api_key") is None
+    await keys.start()
+    await until_value(database_url, "SELECT last_used_at IS NOT NULL FROM api_key", True)
+    await keys.stop()
+
+
+async def test_a_key_that_is_used_no_more_keeps_its_last_use(
+    database: Database, database_url: str, keys: KeyService
+) -> None:
+    customer = await make_customer(database)
+    await keys.authenticate(bearer(customer.secret))
+    await until_value(database_url, "SELECT last_used_at IS NOT NULL FROM api_key", True)
+    last_use = value(database_url, "SELECT last_used_at FROM api_key")
+    await asyncio.sleep(POLL_SECONDS + 0.3)
+    assert value(database_url, "SELECT last_used_at FROM api_key") == last_use
+
+
+async def test_use_that_the_store_was_away_for_is_noted_afterwards(
+    database: Database, database_url: str, store_switch: StoreSwitch
+) -> None:
+    customer, keys = await make_customer(database), KeyService(database, PEPPER)
+    await keys.authenticate(bearer(customer.secret))
+    store_switch.off()
+    await keys.start()
+    await asyncio.sleep(0.2)  # a poll in vain
+    store_switch.on()
+    await until_value(database_url, "SELECT last_used_at IS NOT NULL FROM api_key", True)
+    await keys.stop()
 
 
 async def test_use_is_noted_without_changing_the_key(

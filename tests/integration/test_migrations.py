@@ -15,8 +15,10 @@ from sqlalchemy import NullPool, create_engine, text
 from deploy.failure import Failure
 from deploy.store import store_url
 from gateway.db import Database, driver_url
+from gateway.keys.scope import Scope
 from migrations.run import downgrade, is_current, upgrade
 from migrations.schema import metadata
+from tests.builders.store_rows import rows
 
 pytestmark = pytest.mark.postgres
 
@@ -56,6 +58,24 @@ def test_down_and_up_again(database_url: str) -> None:
     assert not is_current(database_url)
     upgrade(database_url)
     assert is_current(database_url)
+
+
+def test_keys_of_before_scopes_may_do_everything_and_survive_both_ways(empty_database_url: str) -> None:
+    upgrade(empty_database_url, "20261201_engine_config")
+    with psycopg.connect(empty_database_url) as connection:
+        connection.execute("INSERT INTO tenant (id, name, weight) VALUES ('t', 'acme', 1)")
+        connection.execute("INSERT INTO project (id, tenant_id, name) VALUES ('p', 't', 'default')")
+        connection.execute(
+            "INSERT INTO api_key (id, tenant_id, project_id, name, secret_hash, redacted_value)"
+            " VALUES ('k', 't', 'p', 'key', 'hash', 'sk-…abcd')"
+        )
+    upgrade(empty_database_url, "20261202_keys")
+    terms = "SELECT scopes, models, previous_secret_hash FROM api_key"
+    assert rows(empty_database_url, terms) == [(list(Scope), None, None)]
+    downgrade(empty_database_url, "20261201_engine_config")
+    assert rows(empty_database_url, "SELECT id, redacted_value FROM api_key") == [("k", "sk-…abcd")]
+    upgrade(empty_database_url, "20261202_keys")
+    assert rows(empty_database_url, terms) == [(list(Scope), None, None)]
 
 
 def test_a_failed_migration_leaves_nothing_behind(empty_database_url: str) -> None:

@@ -1,18 +1,14 @@
 """`sluice scheduler` and the tenant options that engines hear of, as an operator types them."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import pytest
-from typer.testing import CliRunner
 
-from deploy.cli import app
-from deploy.foreseeable import FORESEEABLE
 from engine.protocol import Configure
 from gateway.db import Database
 from gateway.engine_config import queries
+from tests.builders.command_line import Command
 from tests.builders.engine_messages import engine_description, engine_limits
 from tests.builders.engine_store import guardrail_event, meet_engine, obey, tell
 from tests.builders.store import make_customer
@@ -21,33 +17,6 @@ from tests.builders.stored_gateway import SHARED, stored_gateway
 from tests.fakes.websocket_engine import WebSocketEngine, hold
 
 pytestmark = pytest.mark.postgres
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    status: int
-    output: str
-    errors: str
-
-
-class Command:
-    """`sluice`, on one database, in a thread of its own."""
-
-    def __init__(self, database_url: str) -> None:
-        self._database_url = database_url
-
-    async def __call__(self, *arguments: str) -> Ended:
-        command = [*arguments, "--database-url", self._database_url]
-        runner = CliRunner(env={"COLUMNS": "200"})
-        result = await asyncio.to_thread(runner.invoke, app, command)
-        is_foreseeable = isinstance(result.exception, FORESEEABLE)
-        return Ended(
-            status=result.exit_code,
-            output=result.stdout,
-            errors=f"sluice: {result.exception}" if is_foreseeable else result.stderr,
-        )
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ def test_a_limit_is_a_number_or_nothing(text: str, limit: int | None) -> None:
     assert parse_limit({"limit": text}, "limit") == limit
 
 
-@pytest.mark.parametrize("text", ["-1", "1.5", "many", "1e6", "9" * 40, "1000000001", "٣"])
+@pytest.mark.parametrize("text", ["-1", "1.5", "many", "1e6", "9" * 40, "1000000000001", "٣"])
 def test_another_limit_is_refused_and_named(text: str) -> None:
     with pytest.raises(FieldError) as refused:
         parse_limit({"limit": text}, "limit")

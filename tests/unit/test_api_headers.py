@@ -4,6 +4,7 @@ import pytest
 
 from gateway.api.context import make_context
 from gateway.api.headers import go_duration, retry_headers
+from tests.fakes.keys import GOOD_KEY
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,9 @@ TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
         ({"traceparent": TRACEPARENT}, TRACE, None),
         ({"traceparent": "nonsense", "x-request-id": "bad id\r\nx: y"}, None, None),
         ({"x-request-id": "x" * 129}, None, None),
+        ({"x-request-id": f"mine.{GOOD_KEY}"}, None, None),
+        ({"x-request-id": f"mine_{GOOD_KEY}"}, None, None),
+        ({"x-request-id": "task-12345678"}, "task-12345678", "task-12345678"),
     ],
 )
 def test_ids_are_taken_when_they_are_well_formed_and_made_otherwise(
@@ -54,6 +58,7 @@ def test_ids_are_taken_when_they_are_well_formed_and_made_otherwise(
     assert request_id is None or context.request_id == request_id
     assert len(context.trace_id) <= 128
     assert request_id is not None or context.request_id.startswith("req_")
+    assert GOOD_KEY not in context.trace_id
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from engine.protocol import Report, RequestRecord, Usage
 from gateway.engines.client import EngineAddress, EngineUnreachableError
-from gateway.engines.directory import EngineDirectory
+from gateway.engines.directory import EngineDirectory, LastRecords
 
 URL = "ws://engines:8090"
 
@@ -90,7 +90,8 @@ async def test_an_engine_that_hangs_keeps_nobody_from_hearing_the_others(
     used = Usage(prompt_tokens=1, cached_tokens=0, completion_tokens=2)
     names.clients["10.0.0.2"].reported.set_result(Report("dead", 1, (RequestRecord("r", used),)))
     names.clients["10.0.0.3"].reported.set_exception(EngineUnreachableError())
-    assert await names.directory.usage_of(replica="dead", epoch=1) == {"r": used}
+    last = await names.directory.end_life(replica="dead", epoch=1)
+    assert last == LastRecords(records=(RequestRecord("r", used),), is_complete=False)
 
 
 def test_an_address_shows_what_its_name_stands_for_and_nothing_twice() -> None:

@@ -33,6 +33,7 @@ def test_a_line_is_json_with_the_fields_of_its_call() -> None:
         line_of("key %s", CANARY),
         line_of("headers", headers={"authorization": f"Bearer {CANARY}"}),
         line_of("x", authorization=f"Bearer {CANARY[3:]}"),
+        line_of("id", request_id=f"mine_{CANARY}"),
         line_of("x", headers=[(b"authorization", f"Bearer {CANARY}".encode())]),
     ],
 )

@@ -2,8 +2,8 @@
 
 from migrations.row_security import lock_rows, unlock_rows
 
-revision = "20261204_row_security"
-down_revision = "20261202_keys"
+revision = "20261205_row_security"
+down_revision = "20261204_leases"
 branch_labels = None
 depends_on = None
 
@@ -11,9 +11,12 @@ WITH_A_TENANT_ID = (
     "api_key",
     "project",
     "quota_bucket",
+    "quota_lease",
     "quota_limit",
-    "reservation",
+    "replica_load",
     "usage_event",
+    "usage_rollup_day",
+    "usage_rollup_minute",
 )
 
 

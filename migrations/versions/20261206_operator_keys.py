@@ -4,8 +4,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "20261204_operator_keys"
-down_revision = "20261204_row_security"
+revision = "20261206_operator_keys"
+down_revision = "20261205_row_security"
 branch_labels = None
 depends_on = None
 

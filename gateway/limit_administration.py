@@ -1,0 +1,114 @@
+"""What operators may limit: each change and its audit row in one transaction; binding within two seconds.
+
+Raises AdministrationError with a line for the operator, or StoreUnavailable.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from engine.protocol import RequestClass
+from gateway.audit import queries as audit
+from gateway.db import Database
+from gateway.keys import queries as keys
+from gateway.quotas import queries as quotas
+from gateway.quotas.limits import QuotaKind, QuotaLimit, Scope, check_value
+from gateway.tenants.errors import BadValue, NoSuchThing
+from gateway.tenants.ids import KeyId, TenantId
+from gateway.tenants.lookup import project_called, storable, tenant_called
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What is limited: a tenant, or one project or key of it; all models or one; both classes or one."""
+
+    tenant: str
+    project: str | None = None
+    key: str | None = None
+    model: str | None = None
+    request_class: RequestClass | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitUse:
+    """A limit and what is used of it right now, by live requests and for good."""
+
+    limit: QuotaLimit
+    used: int
+
+
+async def set_limit(
+    database: Database, actor: str, target: Target, kind: QuotaKind, value: int | None
+) -> None:
+    """Sets a limit, or lifts it with None. What was used stays used."""
+    if value is not None:
+        _check(value)
+    async with database.system_transaction() as connection:
+        tenant, scope, scope_id = await _found(connection, target)
+        old = await _value(connection, tenant, scope, scope_id, target, kind)
+        await quotas.save_limit(
+            connection,
+            tenant=tenant,
+            scope=scope,
+            scope_id=scope_id,
+            kind=kind,
+            model=target.model,
+            request_class=target.request_class,
+            value=value,
+        )
+        what = {"kind": kind.value, "model": target.model, "request_class": target.request_class}
+        await audit.record(
+            connection,
+            actor=actor,
+            action="limit.set",
+            subject=scope_id,
+            before={**what, "value": old},
+            after={**what, "value": value},
+        )
+
+
+async def list_limits(database: Database, tenant_name_or_id: str) -> Sequence[LimitUse]:
+    """All limits of a tenant, its projects and its keys, with what is used of each."""
+    async with database.system_transaction() as connection:
+        tenant = await tenant_called(connection, tenant_name_or_id)
+        limits = await quotas.limits_of(connection, tenant.id)
+        used = await quotas.used_of(connection, tenant.id)
+    return [LimitUse(limit=limit, used=used.get(limit.id, 0)) for limit in limits]
+
+
+async def _found(connection: AsyncConnection, target: Target) -> tuple[TenantId, Scope, str]:
+    tenant = await tenant_called(connection, target.tenant)
+    if target.project is not None and target.key is not None:
+        raise BadValue("A limit is of a project or of a key, not of both.")
+    if target.project is not None:
+        project = await project_called(connection, tenant, target.project)
+        return tenant.id, Scope.PROJECT, project.id
+    if target.key is not None:
+        key = await keys.find(connection, KeyId(storable(target.key)))
+        if key is None or key.tenant != tenant.id:
+            raise NoSuchThing(f"{tenant.name} has no key {target.key!r}.")
+        return tenant.id, Scope.KEY, key.id
+    return tenant.id, Scope.TENANT, tenant.id
+
+
+async def _value(
+    connection: AsyncConnection,
+    tenant: TenantId,
+    scope: Scope,
+    scope_id: str,
+    target: Target,
+    kind: QuotaKind,
+) -> int | None:
+    wanted = (scope, scope_id, kind, target.model, target.request_class)
+    for limit in await quotas.limits_of(connection, tenant):
+        if (limit.scope, limit.scope_id, limit.kind, limit.model, limit.request_class) == wanted:
+            return limit.value
+    return None
+
+
+def _check(value: int) -> None:
+    try:
+        check_value(value)
+    except ValueError as error:
+        raise BadValue(f"{error}".capitalize() + ".") from error

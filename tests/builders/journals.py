@@ -1,0 +1,21 @@
+"""Records for tests of the journal."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from gateway.usage.journal_format import Closed, Extended, Opened
+from gateway.usage.outcome import Outcome
+
+ADMITTED_AT: Final = datetime(2026, 1, 5, 12, 34, 56, 789_123, tzinfo=UTC)
+
+
+def opened(request_id: str = "a", tokens: int = 100) -> Opened:
+    return Opened(request_id, b"who pays", tokens, ADMITTED_AT)
+
+
+def more(request_id: str = "a", tokens: int = 10) -> Extended:
+    return Extended(request_id, tokens)
+
+
+def closed(request_id: str = "a", completion_tokens: int = 7) -> Closed:
+    return Closed(request_id, 3, 2, completion_tokens, Outcome.FINISHED)
