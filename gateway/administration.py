@@ -41,7 +41,7 @@ async def create_tenant(
     name = checked_name(name)
     check_weight(weight)
     try:
-        async with database.transaction() as connection:
+        async with database.system_transaction() as connection:
             return await _add_tenant(connection, actor, name, limits=limits or TenantLimits(), weight=weight)
     except IntegrityError as error:  # somebody else made it in the same moment
         raise AlreadyExists(f"A tenant called {name!r} exists already.") from error
@@ -49,7 +49,7 @@ async def create_tenant(
 
 async def list_tenants(database: Database) -> Sequence[TenantSummary]:
     """Every tenant, by name, with what it may use and what it has in use right now."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         all_tenants = await tenants.all_by_name(connection)
         limits = await quotas.limits_by_tenant(connection)
         num_live = await quotas.num_live_by_tenant(connection)
@@ -74,7 +74,7 @@ async def page_of_tenants(database: Database, *, limit: int, after: str | None =
 
 async def get_tenant(database: Database, name_or_id: str) -> TenantSummary:
     """One tenant, by name or id. Raises NoSuchThing."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         tenant = await tenant_called(connection, name_or_id)
         limits = await quotas.limits_of(connection, tenant.id)
         num_live = await quotas.num_live_by_tenant(connection)
@@ -91,7 +91,7 @@ async def set_limits(
     database: Database, actor: str, tenant_name_or_id: str, limits: TenantLimits
 ) -> TenantLimits:
     """Replaces a tenant's limits; binding for the next request. What was used stays used."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         tenant = await tenant_called(connection, tenant_name_or_id)
         old = await _change_limits(connection, tenant.id, limits)
         await audit.record(
@@ -109,7 +109,7 @@ async def set_tenant_enabled(
     database: Database, actor: str, tenant_name_or_id: str, *, enabled: bool
 ) -> Tenant:
     """A disabled tenant's keys are refused everywhere within two seconds; its running requests finish."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         tenant = await tenant_called(connection, tenant_name_or_id, for_update=True)
         changed = await tenants.set_enabled(connection, tenant.id, enabled=enabled)
         await audit.record(
@@ -132,7 +132,7 @@ async def set_cache_group(
     of them has sent the same one.
     """
     cache_group = None if cache_group is None else checked_name(cache_group)
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         tenant = await tenant_called(connection, tenant_name_or_id, for_update=True)
         changed = await tenants.set_cache_group(connection, tenant.id, cache_group)
         await audit.record(

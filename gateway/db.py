@@ -94,10 +94,6 @@ class Database:
         """
         return self._transaction(_BEGIN_SYSTEM)
 
-    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """`system_transaction` under the name it had when there was one door."""
-        return self.system_transaction()
-
     @asynccontextmanager
     async def _transaction(self, begin: str) -> AsyncIterator[AsyncConnection]:
         try:

@@ -45,7 +45,7 @@ async def issue_key(
     name = checked_name(name)
     _check_terms(scopes, models, expires_at)
     made = make_key()
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         tenant = await tenant_called(connection, tenant_name_or_id)
         key = await keys.add(
             connection,
@@ -64,7 +64,7 @@ async def issue_key(
 
 async def list_keys(database: Database, tenant_name_or_id: str | None = None) -> Sequence[ApiKey]:
     """A tenant's keys, or everybody's: newest first."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         if tenant_name_or_id is None:
             return await keys.all_of(connection, None)
         tenant = await tenant_called(connection, tenant_name_or_id)
@@ -100,7 +100,7 @@ async def rotate_key(
     """
     if not timedelta(0) <= overlap <= MAX_OVERLAP:
         raise BadValue(f"An old secret can live on for 0 to {MAX_OVERLAP.days} days.")
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         old = await _live_key(connection, key)
         if old.state(datetime.now(UTC)) is KeyState.EXPIRED:
             raise BadValue(f"The key {key} has expired; issue another one.")
@@ -125,7 +125,7 @@ async def rotate_key(
 
 async def revoke_key(database: Database, actor: str, key: KeyId) -> ApiKey:
     """Ends a key with all its secrets; refused everywhere within two seconds."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         old = await _live_key(connection, key)
         revoked = await keys.revoke(connection, old.id)
         await audit.record(connection, actor=actor, action="key.revoke", subject=old.id, before=_facts(old))

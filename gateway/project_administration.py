@@ -24,7 +24,7 @@ async def create_project(database: Database, actor: str, tenant_name_or_id: str,
     """A new project of a tenant, for keys to belong to."""
     name = checked_name(name)
     try:
-        async with database.transaction() as connection:
+        async with database.system_transaction() as connection:
             tenant = await tenant_called(connection, tenant_name_or_id)
             return await _add_project(connection, actor, tenant, name)
     except IntegrityError as error:
@@ -33,7 +33,7 @@ async def create_project(database: Database, actor: str, tenant_name_or_id: str,
 
 async def list_projects(database: Database, tenant_name_or_id: str | None = None) -> Sequence[Project]:
     """A tenant's projects, or everybody's, by name."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         if tenant_name_or_id is None:
             return await tenants.projects_of(connection, None)
         tenant = await tenant_called(connection, tenant_name_or_id)

@@ -88,7 +88,7 @@ def usage(
 
 
 async def _report(database: Database, tenant: str | None, by: By, span: Span, *, limit: int) -> Report:
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         tenant_id = None if tenant is None else (await tenant_called(connection, tenant)).id
         rows: Sequence[UsageOf | UsageAt]
         if by is By.DAY:

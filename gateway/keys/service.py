@@ -77,7 +77,7 @@ class KeyService:
         if refused is not None:
             raise InvalidApiKey(refused.reason)
         version = self._cache.version
-        async with self._database.transaction() as connection:
+        async with self._database.system_transaction() as connection:
             record = await queries.record(connection, key)
         entry = _judge(record, value, presented, now=now)
         if isinstance(entry, InvalidApiKey):
@@ -97,7 +97,7 @@ class KeyService:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _poll(self) -> None:
-        async with self._database.transaction() as connection:
+        async with self._database.system_transaction() as connection:
             changes = await queries.changes_since(
                 connection, self._changes_until, overlap_seconds=OVERLAP_SECONDS
             )
@@ -109,7 +109,7 @@ class KeyService:
 
     async def _mark_used(self) -> None:
         used = frozenset(self._used)
-        async with self._database.transaction() as connection:
+        async with self._database.system_transaction() as connection:
             await queries.mark_used(connection, used)
         self._used -= used
 

@@ -14,7 +14,7 @@ async def meet_engine(
     database: Database, *, instance: str = "life-1", address: str = "ws://engine:1", **status: Any
 ) -> None:
     """An engine said this of itself just now."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await queries.note_in_force(
             connection, engine_status(instance=instance, **status), instance=instance, address=address
         )

@@ -58,7 +58,7 @@ async def make_customer(
 
 
 async def limit_tenant(database: Database, tenant: TenantId, kind: QuotaKind, value: int | None) -> None:
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await quotas.save_limit(
             connection,
             tenant=tenant,

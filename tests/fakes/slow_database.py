@@ -34,10 +34,10 @@ class SlowDatabase(Database):
         self._late = None
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+    async def system_transaction(self) -> AsyncIterator[AsyncConnection]:
         """One transaction; committed before its answer is held."""
         late = self._late
-        async with super().transaction() as connection:
+        async with super().system_transaction() as connection:
             yield connection
         if late is not None:
             late.are_waiting.set()

@@ -20,7 +20,7 @@ async def site(database_url: str, database: Database) -> AsyncIterator[Site]:
 
 
 async def run_sql(database: Database, statement: str) -> None:
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await connection.execute(text(statement))
 
 
@@ -65,7 +65,7 @@ async def test_a_newer_link_voids_the_older(site: Site) -> None:
 
 async def test_the_store_keeps_no_token_of_a_link(site: Site) -> None:
     token = await create_invite(site.database)
-    async with site.database.transaction() as connection:
+    async with site.database.system_transaction() as connection:
         stored = await connection.scalar(select(operator_invite.c.token_hash))
     assert stored is not None
     assert token.encode() not in stored
@@ -119,7 +119,7 @@ async def test_each_sign_in_makes_a_new_session_and_ends_the_browser_s_old_one(s
     operator = await site.operator()
     before = dict(operator.http.cookies)
     await operator.submit("/login", name="ada", password=PASSWORD)
-    async with site.database.transaction() as connection:
+    async with site.database.system_transaction() as connection:
         num_sessions = await connection.scalar(select(func.count()).select_from(operator_session))
     assert dict(operator.http.cookies) != before
     assert num_sessions == 1
@@ -153,7 +153,7 @@ async def test_a_visit_keeps_the_session_from_being_idle(site: Site) -> None:
     operator = await site.operator()
     await run_sql(site.database, "UPDATE operator_session SET last_seen_at = now() - interval '7 hours'")
     await operator.get("/tenants")
-    async with site.database.transaction() as connection:
+    async with site.database.system_transaction() as connection:
         idle = await connection.scalar(select(func.now() - operator_session.c.last_seen_at))
     assert idle is not None
     assert idle.total_seconds() < 60

@@ -68,7 +68,7 @@ async def test_a_change_is_told_once_on_the_next_page(operator: Visitor) -> None
 
 async def test_the_operator_is_the_actor_of_a_change(site: Site, operator: Visitor) -> None:
     await operator.submit("/tenants/new", action="/tenants", name="acme")
-    async with site.database.transaction() as connection:
+    async with site.database.system_transaction() as connection:
         rows = (await connection.execute(select(audit_event.c.actor, audit_event.c.action))).all()
     assert [tuple(row) for row in rows] == [("ada", "tenant.create")]
 

@@ -27,7 +27,7 @@ LIMITS = TenantLimits(concurrent_requests=4, tokens_per_minute=600)
 
 async def trail(database: Database) -> list[audit.AuditEvent]:
     """Oldest first."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         return list(reversed(await audit.newest(connection, limit=100)))
 
 

@@ -36,7 +36,7 @@ async def spend(
         outcome=outcome,
         admitted_at=NOON + timedelta(seconds=number),
     )
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await queries.record(connection, [event])
 
 

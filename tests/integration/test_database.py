@@ -15,7 +15,7 @@ pytestmark = pytest.mark.postgres
 
 
 async def ask(database: Database, question: str = "SELECT 1") -> object:
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         return await connection.scalar(text(question))
 
 
@@ -54,7 +54,7 @@ async def test_more_askers_than_connections_wait_their_turn(database_url: str) -
 
 async def test_an_error_inside_takes_the_transaction_back(database: Database, database_url: str) -> None:
     async def insert_and_fail() -> None:
-        async with database.transaction() as connection:
+        async with database.system_transaction() as connection:
             await connection.execute(text("INSERT INTO replica (name) VALUES ('half')"))
             raise ZeroDivisionError
 

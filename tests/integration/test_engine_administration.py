@@ -181,7 +181,7 @@ async def test_an_engine_says_why_it_does_not_obey(database: Database) -> None:
 async def test_of_a_silent_address_the_last_life_is_shown(database: Database, database_url: str) -> None:
     for instance, address in (("old", "ws://a"), ("new", "ws://a"), ("gone", "ws://b")):
         await meet_engine(database, instance=instance, address=address)
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await connection.exec_driver_sql(
             "UPDATE engine_instance SET seen_at = now() - interval '1 minute' WHERE instance <> 'new'"
         )
@@ -267,7 +267,7 @@ async def test_every_order_leaves_who_what_before_and_after(database: Database) 
     await set_guardrails(database, "bo", None, mode=GuardrailMode.MANUAL, level=1)
     await set_weight(database, "cy", "acme", 2.0)
     await set_cache_group(database, "di", "acme", "public")
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         newest = await audit.newest(connection, limit=4)
     assert [(event.actor, event.action, event.subject, event.before, event.after) for event in newest] == [
         ("di", "tenant.set_cache_group", tenant.id, {"cache_group": None}, {"cache_group": "public"}),
@@ -306,13 +306,13 @@ async def test_an_order_that_fails_changes_nothing(database: Database, database_
 
 async def test_figures_are_forgotten_after_a_week(database: Database, database_url: str) -> None:
     await meet_engine(database)
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await connection.exec_driver_sql(
             "INSERT INTO engine_snapshot (instance, at, address, model, figures) "
             "SELECT 'life-1', now() - day * interval '1 day', 'a', 'tiny', '{}' "
             "FROM generate_series(0, 9) AS day"
         )
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await queries.forget_old(connection)
     assert value(database_url, "SELECT count(*) FROM engine_snapshot") == 7
     assert value(database_url, "SELECT count(*) FROM engine_instance") == 1

@@ -143,7 +143,7 @@ async def test_an_engine_that_refuses_is_shown_with_its_reason(
 async def test_a_limit_that_only_a_newer_version_knows_is_passed_over(
     database: Database, engine: WebSocketEngine, url: str
 ) -> None:
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await connection.exec_driver_sql("UPDATE engine_config SET limits = '{\"newer\": 1}'")
     await set_scheduler(database, "ana", "tiny", {"max_num_seqs": 4})
     assert (await until_configured(engine, 1)).limits == LimitChanges(max_num_seqs=4)

@@ -71,7 +71,7 @@ async def test_when_a_gateway_dies_another_stores_the_figures(
     database: Database, database_url: str, engine: Engine, histories: list[EngineHistory]
 ) -> None:
     await write(histories, now=0)
-    async with database.transaction() as connection:  # ten seconds pass
+    async with database.system_transaction() as connection:  # ten seconds pass
         await connection.exec_driver_sql("UPDATE engine_snapshot SET at = at - interval '10 seconds'")
     engine.say()
     await histories[1].write(10)

@@ -122,7 +122,7 @@ async def test_a_rotation_says_until_when_the_old_secret_works(database: Databas
 async def test_a_rotation_is_in_the_trail_with_both_redacted_values(database: Database) -> None:
     customer = await make_customer(database)
     new = await rotate(database, customer)
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         (event,) = await audit.newest(connection, limit=1)
     assert (event.action, event.subject) == ("key.rotate", customer.caller.key)
     assert event.before is not None

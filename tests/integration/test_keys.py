@@ -77,7 +77,7 @@ async def test_sql_in_the_bearer_key_and_other_junk_is_refused_before_any_sql(
 
 async def test_a_key_nobody_issued_costs_one_statement_and_none_the_next_time(database: Database) -> None:
     keys, unknown = KeyService(database, PEPPER), bearer(make_key().value)
-    async with database.transaction():
+    async with database.system_transaction():
         pass  # a new connection sends some of its own
     for num_statements in (1, 0):
         with counted_statements() as statements, pytest.raises(InvalidApiKey):

@@ -37,7 +37,7 @@ DISAGREEMENTS = """
 
 
 async def recorded(database: Database, events: Sequence[UsageEvent]) -> dict[str, int]:
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         return await record(connection, events)
 
 
@@ -146,7 +146,7 @@ async def test_two_who_record_the_same_at_once_count_it_once(
     """The second finds the rows of the first, uncommitted, and waits for what becomes of them."""
     await recorded(database, [lost("b") for _ in first])
     events = [usage_event(name) for name in "abc"]
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         charged = await record(connection, events)
         second = asyncio.create_task(recorded(database, list(reversed(events))))
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid'"
@@ -158,7 +158,7 @@ async def test_two_who_record_the_same_at_once_count_it_once(
 
 async def test_recording_that_is_taken_back_counts_nothing(database: Database, database_url: str) -> None:
     async def record_and_fail() -> None:
-        async with database.transaction() as connection:
+        async with database.system_transaction() as connection:
             await record(connection, [usage_event("a")])
             raise ZeroDivisionError
 

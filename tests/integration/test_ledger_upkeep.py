@@ -54,12 +54,12 @@ def with_partitions(url: str, days: Sequence[int]) -> None:
 
 
 async def recorded(database: Database, events: Sequence[UsageEvent]) -> None:
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await record(connection, events)
 
 
 async def maintained(database: Database, **days: int) -> None:
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await maintain(connection, Retention(**days))
 
 
@@ -125,7 +125,7 @@ async def test_sums_outlive_the_events_and_days_the_minutes(database: Database, 
 async def test_retention_of_no_day_at_all_is_refused(database: Database, database_url: str) -> None:
     await recorded(database, [usage_event(admitted_at=days_ago(0))])
     with pytest.raises(Exception, match="nothing of usage_rollup_day is dropped"):
-        async with database.transaction() as connection:
+        async with database.system_transaction() as connection:
             await queries.drop_old(connection, usage_rollup_day, keep_days=0)
     assert value(database_url, "SELECT count(*) FROM usage_rollup_day") == 1
 

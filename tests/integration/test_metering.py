@@ -324,7 +324,7 @@ async def test_one_tenant_at_its_limit_does_not_hold_up_another(
 
 async def test_a_pool_of_one_class_is_apart_from_the_other(database: Database, metering: Metering) -> None:
     customer = await make_customer(database)
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await quotas.save_limit(
             connection,
             tenant=customer.tenant.id,
@@ -431,7 +431,7 @@ async def test_a_process_taken_for_dead_is_told_so(database: Database, database_
     ended = asyncio.Event()
     slow = Metering(database, "slow", on_ended=ended.set)
     await slow.start()
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await quotas.end_life(connection, epoch=slow.epoch)
     async with asyncio.timeout(5):
         await ended.wait()

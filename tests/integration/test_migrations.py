@@ -98,7 +98,7 @@ def test_a_failed_migration_is_an_error_in_one_line_and_not_marked_as_done(empty
 
 
 async def test_serving_connections_cannot_bypass_row_security(database: Database) -> None:
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         row = (
             await connection.execute(
                 text("SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")

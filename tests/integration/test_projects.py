@@ -79,7 +79,7 @@ async def test_a_project_needs_a_tenant_and_a_name(database: Database) -> None:
 async def test_a_new_project_is_in_the_trail(database: Database) -> None:
     tenant = await create_tenant(database, "ana", "acme")
     project = await create_project(database, "bo", "acme", "search")
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         (event,) = await audit.newest(connection, limit=1)
     assert (event.actor, event.action, event.subject) == ("bo", "project.create", project.id)
     assert event.after == {"tenant": tenant.id, "name": "search"}

@@ -113,7 +113,7 @@ async def test_before_any_engine_was_met_it_is_one_line(sluice: Command) -> None
 
 async def test_events_are_shown_with_their_cause(sluice: Command, database: Database) -> None:
     assert "have not moved" in (await sluice("scheduler", "events")).output
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await queries.add_events(
             connection,
             [guardrail_event(1), guardrail_event(2, is_dry_run=True)],

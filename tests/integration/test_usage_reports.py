@@ -33,7 +33,7 @@ async def use(
     """A request for each, of so many output tokens and no prompt."""
     caller = customer.caller
     who = {"tenant": caller.tenant, "project": caller.project, "key": caller.key, "admitted_at": at}
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         await record(
             connection,
             [
@@ -57,7 +57,7 @@ async def names_and_tokens(
     database: Database, dimension: Dimension, customer: Customer | None = None, span: Span = EVER
 ) -> list[tuple[str, int]]:
     tenant_id = None if customer is None else customer.tenant.id
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         rows = await reports.by(connection, dimension, span, tenant_id=tenant_id, limit=100)
     return [(row.name, row.tokens) for row in rows]
 
@@ -82,14 +82,14 @@ async def test_a_tenants_report_shows_nothing_of_others(
     await use(database, zenith, 40)
     for dimension in Dimension:
         assert [tokens for _, tokens in await names_and_tokens(database, dimension, acme)] == [1]
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         assert (await reports.total(connection, EVER, tenant_id=acme.tenant.id)).tokens == 1
         days = await reports.over_time(connection, Unit.DAY, EVER, tenant_id=acme.tenant.id, limit=9)
     assert [day.tokens for day in days] == [1]
 
 
 async def test_what_was_never_used_is_zero(database: Database) -> None:
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         total = await reports.total(connection, EVER, tenant_id=None)
     assert (total.num_requests, total.tokens) == (0, 0)
     assert await names_and_tokens(database, Dimension.TENANT) == []
@@ -106,14 +106,14 @@ async def test_a_span_counts_to_the_minute_at_both_ends(database: Database, acme
             for place, at in enumerate(minutes[:: len(minutes) // 40])
             if span.since <= at < span.until
         )
-        async with database.transaction() as connection:
+        async with database.system_transaction() as connection:
             assert (await reports.total(connection, span, tenant_id=None)).tokens == expected
 
 
 async def test_days_and_minutes_come_in_their_order(database: Database, acme: Customer) -> None:
     for hours in (30, 0, 1):
         await use(database, acme, 5, at=NOON + timedelta(hours=hours))
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         days = await reports.over_time(connection, Unit.DAY, EVER, tenant_id=None, limit=9)
         minutes = await reports.over_time(connection, Unit.MINUTE, EVER, tenant_id=None, limit=9)
     assert [(day.at, day.tokens) for day in days] == [
@@ -129,7 +129,7 @@ async def test_pages_are_the_whole_list_once_though_many_used_the_same(
     for number in range(10):
         await use(database, acme, 7 if number % 3 else 9, model=f"model-{number}")
     found: list[UsageOf] = []
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         whole = await reports.by(connection, Dimension.MODEL, EVER, tenant_id=None, limit=100)
         while page := await reports.by(
             connection,
@@ -148,7 +148,7 @@ async def test_pages_of_minutes_are_all_minutes_once(database: Database, acme: C
     for minute in range(7):
         await use(database, acme, 1, at=NOON + timedelta(minutes=minute))
     found: list[UsageAt] = []
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         while page := await reports.over_time(
             connection, Unit.MINUTE, EVER, tenant_id=None, limit=2, after=found[-1] if found else None
         ):
@@ -181,12 +181,12 @@ def statements_of(connection: AsyncConnection) -> Iterator[list[tuple[str, objec
 
 async def test_reports_read_sums_and_no_single_event_however_much_was_used(database: Database) -> None:
     """H5: pages of usage that took the database down."""
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         for unit, step, num_buckets in (("minute", "mins", 500), ("day", "days", 100)):
             await connection.execute(text(SEED.format(unit=unit, step=step, num_buckets=num_buckets)))
     week = Span(datetime.now(UTC) - timedelta(days=7))
     everything = {"tenant_id": None, "limit": 100}
-    async with database.transaction() as connection:
+    async with database.system_transaction() as connection:
         with statements_of(connection) as sent:
             await reports.total(connection, week, tenant_id=None)
             for dimension in Dimension:
