@@ -27,6 +27,7 @@ from gateway.errors import GatewayError
 from gateway.generation import Admitted, Call, Completed, GenerationEvent, Idle, TextDelta
 from gateway.keys.caller import Caller
 from gateway.keys.scope import Scope as KeyScope
+from gateway.quotas.refusals import limit_name
 from gateway.requests.parse import parse_chat, parse_completion
 from gateway.requests.prepare import prepare
 from gateway.requests.values import InferenceRequest, PreparedRequest
@@ -267,7 +268,11 @@ def _head(progress: Progress, request: InferenceRequest) -> AnswerHead:
 
 def _rate_limits(admitted: Admitted) -> Headers:
     reservation = admitted.reservation
-    return rate_limit_headers(requests=reservation.requests, tokens=reservation.tokens)
+    limited = reservation.limited_by
+    shortened: Headers = (
+        [] if limited is None else [(b"x-sluice-output-limited-by", limit_name(limited).encode())]
+    )
+    return [*rate_limit_headers(requests=reservation.requests, tokens=reservation.tokens), *shortened]
 
 
 def _log_fields(exchange: Exchange, progress: Progress) -> dict[str, object]:

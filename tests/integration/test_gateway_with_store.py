@@ -10,6 +10,7 @@ import pytest
 from engine.protocol import Finished, FinishReason, TokenDelta, Usage
 from gateway.db import Database
 from gateway.key_administration import revoke_key
+from gateway.quotas.limits import QuotaKind
 from tests.builders.bodies import chat_body
 from tests.builders.engine_messages import engine_description, token_ids_of
 from tests.builders.store import make_customer
@@ -86,6 +87,19 @@ async def test_a_tenant_over_its_tokens_is_refused(
         assert engine.received == []
         assert (await client.post(CHAT, json=chat_body())).status_code == 200, "what fits is served"
         assert engine.received[0].sampling.max_tokens < 50
+
+
+async def test_an_answer_cut_short_by_a_budget_says_by_which(
+    database: Database, engine: WebSocketEngine, url: str
+) -> None:
+    engine.script = answer(5)
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 50})
+    async with client_of(url, customer.secret) as client:
+        response = await client.post(CHAT, json=chat_body())
+    assert response.headers["x-sluice-output-limited-by"] == "tenant/tokens_per_day"
+    assert response.headers["x-ratelimit-scope-tokens"] == "tenant/tokens_per_day"
+    assert response.headers["x-ratelimit-limit-tokens"] == "50"
+    assert response.headers["x-ratelimit-remaining-tokens"] == "0"
 
 
 async def test_a_client_that_leaves_frees_its_slot(
