@@ -21,7 +21,7 @@ from tests.benchmarks.gateway.http_request import chat
 from tests.benchmarks.gateway.invariants import Span, most_at_once, num_charged_twice, worst_use
 from tests.benchmarks.gateway.load import ClosedLoad, Generator, load_process
 from tests.benchmarks.gateway.options import Options
-from tests.benchmarks.gateway.speed import what_failed
+from tests.benchmarks.gateway.speed import NothingComplete, what_failed
 from tests.benchmarks.gateway.stack import ScriptedKind, Stack, running_stack
 from tests.benchmarks.gateway.store import Charge
 from tests.benchmarks.scheduler.report import Figure, at_most, plain, print_figures, progress
@@ -252,6 +252,8 @@ def _ask(
 
 def _last_refusal_ms(before: Sequence[Seen], after: Sequence[Seen]) -> float:
     """From the last answer of the one replica; 0 if the other refused nothing."""
-    idle_since = max(one.ended_at for one in before if one.is_complete)
+    if not any(one.is_complete for one in after):
+        raise NothingComplete(f"the other replica refused for {PROBE_SECONDS:.0f} s: {what_failed(after)}")
+    idle_since = max(one.ended_at for one in before)
     refused = [one.ended_at - idle_since for one in after if one.error is not None]
     return 1_000 * max(refused, default=0.0)
