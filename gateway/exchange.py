@@ -232,6 +232,7 @@ class Exchange:
             if began is None:
                 raise LifeEnded
             await self._open_missing(connection, waiting, now=now)
+            self._speak_for(waiting, now=now, is_spoken_for=True)  # also for those that are named only now
             buckets = [credit.bucket for credit in self._wallet]
             locked = await quotas.lock(connection, buckets, epoch=self._epoch, began=began) if buckets else {}
             if began.previous >= message.number:  # it took effect, and only its answer was lost

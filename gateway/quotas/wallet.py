@@ -135,11 +135,6 @@ class Wallet:
                 if self._current.get(credit.limit.id) is credit:
                     del self._current[credit.limit.id]
 
-    def clear(self) -> None:
-        """Everything was lent to a life that is over."""
-        self._by_bucket.clear()
-        self._current.clear()
-
     def _open(self, limit: QuotaLimit, *, now: float) -> Credit | None:
         credit = self._current.get(limit.id)
         if credit is None or credit.is_retired or credit.limit != limit:

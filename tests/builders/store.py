@@ -57,13 +57,21 @@ async def make_customer(
     return Customer(tenant=tenant, caller=caller, secret=issued.secret)
 
 
-async def limit_tenant(database: Database, tenant: TenantId, kind: QuotaKind, value: int | None) -> None:
+async def limit_tenant(
+    database: Database,
+    tenant: TenantId,
+    kind: QuotaKind,
+    value: int | None,
+    *,
+    scope: Scope = Scope.TENANT,
+    scope_id: str | None = None,
+) -> None:
     async with database.system_transaction() as connection:
         await quotas.save_limit(
             connection,
             tenant=tenant,
-            scope=Scope.TENANT,
-            scope_id=tenant,
+            scope=scope,
+            scope_id=scope_id or tenant,
             kind=kind,
             model=None,
             request_class=None,

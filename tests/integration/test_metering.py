@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from gateway.metering import Metering
 from gateway.quotas import queries as quotas
 from gateway.quotas.limits import QuotaKind, Scope, TenantLimits
 from gateway.quotas.reservation import Demand, Reservation
+from gateway.tenants.ids import KeyId
 from gateway.usage.outcome import Outcome
 from tests.builders.store import NOTHING_USED, limit_tenant, make_customer, reserve, used
 from tests.builders.store_rows import rows, until_value, value
@@ -344,6 +347,30 @@ async def test_a_pool_of_one_class_is_apart_from_the_other(database: Database, m
             request_class=RequestClass.OFFLINE,
             demand=Demand(prompt_tokens=1, output_cap=1, output_floor=1),
         )
+
+
+async def test_what_one_request_was_promised_is_not_taken_by_another_meanwhile(
+    database: Database, metering: Metering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key whose own limit is asked about for the first time, beside one that has all it needs here."""
+    customer = await make_customer(database, concurrent_requests=1)
+    newcomer = replace(customer.caller, key=KeyId("newcomer"))
+    await limit_tenant(
+        database, newcomer.tenant, QuotaKind.TOKENS_PER_DAY, 1_000, scope=Scope.KEY, scope_id=newcomer.key
+    )
+    metering.settle(await reserve(metering, customer.caller), NOTHING_USED, Outcome.CANCELLED)
+    save = quotas.save
+
+    async def save_slowly(*arguments: Any, **named: Any) -> None:
+        await asyncio.sleep(0.1)
+        await save(*arguments, **named)
+
+    monkeypatch.setattr(quotas, "save", save_slowly)
+    first = asyncio.create_task(reserve(metering, newcomer))
+    await asyncio.sleep(0.08)
+    others = await reserve_many(metering, customer.caller, num_requests=3)
+    assert isinstance(await first, Reservation)
+    assert others == []
 
 
 async def test_stopping_stores_what_is_still_to_be_told(
