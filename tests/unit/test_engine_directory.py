@@ -21,7 +21,7 @@ class Client:
         self.is_stopped = False
         self.reported: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
 
-    async def report(self, *, replica: str, epoch: int) -> Report:
+    async def report_ended(self, *, replica: str, epoch: int) -> Report:
         return await self.reported
 
     def start(self) -> None:
