@@ -444,8 +444,8 @@ async def test_while_an_engine_is_silent_credit_stays_in_doubt_and_slots_are_fre
     dying = Metering(database, "dying")
     await dying.start()
     known = await reserve(dying, customer.caller)
+    await let_die(dying)  # first: while it lives it may borrow ahead
     lent = value(database_url, LENT + " WHERE bucket_id = (SELECT max(id) FROM quota_bucket)")
-    await let_die(dying)
     survivor = await survivor_of(database, records(known, completion=3, is_complete=False))
     await until_value(database_url, "SELECT available::int FROM quota_bucket ORDER BY id LIMIT 1", 1)
     assert isinstance(lent, int)
