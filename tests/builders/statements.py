@@ -16,8 +16,9 @@ class Statements:
         return len(self.texts)
 
     def note(self, _connection: object, _cursor: object, text: str, *_rest: object) -> None:
-        """SQLAlchemy is about to send `text`."""
-        self.texts.append(text)
+        """SQLAlchemy is about to send `text`; where a transaction begins, nothing is asked yet."""
+        if not text.startswith("BEGIN"):
+            self.texts.append(text)
 
 
 @contextmanager

@@ -22,8 +22,8 @@ class LateAnswers:
 class SlowDatabase(Database):
     """As any database, but for the transactions that begin within `late_answers`."""
 
-    def __init__(self, connections: Any) -> None:
-        super().__init__(connections)
+    def __init__(self, connections: Any, **settings: Any) -> None:
+        super().__init__(connections, **settings)
         self._late: LateAnswers | None = None
 
     @asynccontextmanager
