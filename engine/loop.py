@@ -6,7 +6,7 @@
 What a step brought is published, on a thread for that, while the next one computes. Blocks are only freed
 between steps, after what wrote to them was collected: a step never writes to what was given away meanwhile.
 
-Other threads talk to it through `submit`, `cancel`, `disown` and `configure`, and read `snapshot` and
+Other threads talk to it through `submit`, `extend`, `cancel`, `disown` and `configure`, and read `snapshot` and
 `progress`.
 """
 
@@ -61,6 +61,16 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class Extend:
+    """More output of the sequence with this id is paid for, if it is this owner's."""
+
+    owner: object
+    sequence_id: str
+    num_paid_tokens: int
+    is_last: bool
+
+
+@dataclass(frozen=True)
 class Disown:
     """End everything of an owner that is gone."""
 
@@ -91,7 +101,7 @@ class Stop:
     """Leave the loop, whatever is running."""
 
 
-Command = Submit | Cancel | Disown | Configure | Stop
+Command = Submit | Extend | Cancel | Disown | Configure | Stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +198,10 @@ class EngineLoop:
         """Ends a sequence of `owner` within one step. Unknown ids, and those of others, are ignored."""
         self._commands.put(Cancel(owner, sequence_id, self._clock()))
 
+    def extend(self, owner: object, sequence_id: str, num_paid_tokens: int, *, is_last: bool) -> None:
+        """Lets a sequence of `owner` go on to so many tokens of output. Unknown ids are ignored."""
+        self._commands.put(Extend(owner, sequence_id, num_paid_tokens, is_last))
+
     def disown(self, owner: object) -> None:
         """Ends everything that belongs to `owner` within one step."""
         self._commands.put(Disown(owner, self._clock()))
@@ -253,10 +267,10 @@ class EngineLoop:
         match command:
             case Submit(sequence):
                 self._submit(sequence)
+            case Extend():
+                self._extend(command)
             case Cancel(owner, sequence_id, asked_at):
-                named = self._live.get(sequence_id)
-                if named is not None and named.owner is owner:
-                    self._cancel([named], asked_at)
+                self._cancel(self._named(owner, sequence_id), asked_at)
             case Disown(owner, asked_at):
                 owned = [sequence for sequence in self._live.values() if sequence.owner is owner]
                 self._cancel(owned, asked_at)
@@ -266,6 +280,11 @@ class EngineLoop:
                 self._is_stopping = True
             case _:
                 assert_never(command)
+
+    def _named(self, owner: object, sequence_id: str) -> list[Sequence]:
+        """The sequence with that id, if it lives and is this owner's."""
+        sequence = self._live.get(sequence_id)
+        return [] if sequence is None or sequence.owner is not owner else [sequence]
 
     def _submit(self, sequence: Sequence) -> None:
         now = self._clock()
@@ -281,6 +300,11 @@ class EngineLoop:
         if sequence.id in self._live:
             return Refusal(RefusalReason.INVALID_REQUEST, f"request id {sequence.id} is in use")
         return self._scheduler.submit(sequence, now)
+
+    def _extend(self, command: Extend) -> None:
+        for sequence in self._named(command.owner, command.sequence_id):
+            end = self._scheduler.extend(sequence, command.num_paid_tokens, is_last=command.is_last)
+            self._tell([] if end is None else [end], self._clock())
 
     def _cancel(self, sequences: list[Sequence], asked_at: float) -> None:
         outcomes = [self._scheduler.cancel(sequence) for sequence in sequences]

@@ -1,9 +1,10 @@
 """The wire between a gateway and an engine: every message, and nothing else.
 
 One WebSocket per gateway-engine pair carries msgpack frames. A frame is one message of the two unions below.
-Major versions must match; minor ones may differ: unknown fields are ignored and new ones have defaults.
+Major versions must match; minor ones may differ: unknown fields are ignored, new ones have defaults,
+and a message is only sent to who knows it.
 
-    gateway -> engine   Hello, then Configure | GenerateRequest | Cancel | ReportQuery
+    gateway -> engine   Hello, then Configure | GenerateRequest | Extend | Cancel | ReportQuery
     engine  -> gateway  EngineDescription, then StepEvents | EngineStatus | Report; Goodbye before a refusal
 
 The engine takes and gives token ids; it knows no text.
@@ -15,7 +16,8 @@ from typing import Annotated, Final
 import msgspec
 
 PROTOCOL_MAJOR: Final = 1
-PROTOCOL_MINOR: Final = 2
+PROTOCOL_MINOR: Final = 3
+EXTENDS_SINCE_MINOR: Final = 3  # engines before that know neither `Extend` nor `paid_tokens`
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # a tokenizer.json alone can exceed the library's default of 1 MiB
 PING_INTERVAL_SECONDS: Final = 1.0
 DEAD_AFTER_SECONDS: Final = 5.0
@@ -123,7 +125,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
     `cache_namespace` keys the prefix cache. The first `num_shared_tokens` of the prompt, a system prompt say,
     are kept under `shared_namespace` instead: a group of tenants may agree to share those.
 
-    `account` is the gateway's own note of who pays; it comes back in the request's record.
+    `account` is the gateway's own note of who pays; it comes back in the request's record. It has paid for
+    `paid_tokens` of output, 0 says for all; the engine generates no token that is not paid for, and waits
+    there for an `Extend`.
     """
 
     id: str
@@ -143,6 +147,18 @@ class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
     tenant_name: str = ""
     adapter: str | None = None
     account: bytes = b""
+    paid_tokens: int = 0
+
+
+class Extend(msgspec.Struct, frozen=True, tag="extend"):
+    """`paid_tokens` of output are paid for now, in all; after the last `Extend` the answer ends with these.
+
+    Unknown ids are ignored: the answer may be over.
+    """
+
+    id: str
+    paid_tokens: int
+    is_last: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -201,7 +217,7 @@ class Configure(msgspec.Struct, frozen=True, tag="configure"):
     guardrails: GuardrailOrders = GuardrailOrders()
 
 
-GatewayMessage = Hello | Configure | GenerateRequest | Cancel | ReportQuery
+GatewayMessage = Hello | Configure | GenerateRequest | Extend | Cancel | ReportQuery
 
 
 # --- engine -> gateway -------------------------------------------------------------------------------------

@@ -197,6 +197,8 @@ class EngineServer:
                 self._generate(connection, message)
             case protocol.Configure():
                 self._configure(connection, message)
+            case protocol.Extend(id, paid_tokens, is_last):
+                self._engine_loop.extend(connection, id, paid_tokens, is_last=is_last)
             case protocol.Cancel(id):
                 self._engine_loop.cancel(connection, id)
             case protocol.ReportQuery():

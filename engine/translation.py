@@ -59,6 +59,7 @@ def sequence_of(
         tenant_name=request.tenant_name or request.tenant,
         arrived_at=now - request.queued_ms / 1000,
         deadline=now + request.timeout_ms / 1000,
+        num_paid_tokens=request.paid_tokens or None,
     )
 
 

@@ -225,7 +225,8 @@ class Planner:
     # --- offline ---------------------------------------------------------------------------------------
 
     def _fill_with_offline(self) -> None:
-        room, running = self._roster.rooms[OFFLINE], self._roster.running_offline()
+        room = self._roster.rooms[OFFLINE]
+        running = [each for each in self._roster.running_offline() if not each.is_unpaid]
         if not running and not room:
             return
         if self._restraint.restrictions.pauses_offline:
@@ -448,6 +449,8 @@ class Planner:
 
     def _add_chunk(self, sequence: Sequence, *, reserve: int = 0) -> None:
         """As much of a sequence's chunk as there is room for beside `reserve` tokens of others."""
+        if sequence.is_unpaid:  # computed to its end, it would sample
+            return
         num_planned = self._draft.num_planned_tokens(sequence)
         whole = min(sequence.num_uncomputed_tokens, self._limits.prefill_chunk_size)
         num_tokens = min(whole - num_planned, self._draft.room_for(sequence, reserve=reserve))
@@ -482,13 +485,13 @@ class Planner:
         return is_long(sequence, self._limits)
 
     def _look_at_running(self) -> "Running":
-        """Sorts the running set; in one pass, because it may hold hundreds."""
+        """Sorts the running set, without who is not paid for; in one pass, because it may hold hundreds."""
         decoding: list[Sequence] = []
         outgrown: list[Sequence] = []
         begun: list[Sequence] = []
         block_size = self._memory.cache.block_size
         for sequence in self._roster.running.values():
-            if sequence.sequence_class is OFFLINE:
+            if sequence.sequence_class is OFFLINE or (sequence.num_paid_tokens and sequence.is_unpaid):
                 continue
             num_tokens = len(sequence.token_ids)
             if num_tokens - sequence.num_computed_tokens == 1 and num_tokens > sequence.num_prompt_tokens:

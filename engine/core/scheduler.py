@@ -11,6 +11,7 @@ This file takes commands and applies results. How a step is filled is `planner.p
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from engine.core import admission
 from engine.core.alarms import Alarms
@@ -97,6 +98,20 @@ class Scheduler:
     def cancel(self, sequence: Sequence) -> Outcome:
         """Ends a sequence wherever it is; its blocks are free at once."""
         return self._end(sequence, EndReason.CANCELLED)
+
+    def extend(self, sequence: Sequence, num_paid_tokens: int, *, is_last: bool) -> Outcome | None:
+        """So many tokens of output are paid for now; after the last extension the sequence ends with these.
+
+        One that was paid for as a whole stays as it is.
+        """
+        if sequence.num_paid_tokens is None:
+            return None
+        sequence.num_paid_tokens = max(sequence.num_paid_tokens, num_paid_tokens)
+        if not is_last:
+            return None
+        most = min(sequence.params.max_tokens, sequence.num_paid_tokens)
+        sequence.params = replace(sequence.params, max_tokens=most)
+        return self._end(sequence, EndReason.LENGTH) if sequence.num_output_tokens >= most else None
 
     def expire(self, now: float) -> list[Outcome]:
         """Ends what has run out of time: waited too long, or cannot meet its deadline any more."""
@@ -203,10 +218,17 @@ class Scheduler:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether all that is there is offline work which the guardrails pause: no step is owed to it."""
-        interactive = SequenceClass.INTERACTIVE
-        has_interactive = self._roster.num_running[interactive] or self._roster.rooms[interactive]
-        return self._restraint.restrictions.pauses_offline and not has_interactive
+        """Whether no step is owed to what is there: guardrails pause offline work, the rest is not paid for."""
+        offline = SequenceClass.OFFLINE
+        is_paused = self._restraint.restrictions.pauses_offline
+        if any(room for sequence_class, room in self._roster.rooms.items() if sequence_class is not offline):
+            return False
+        if self._roster.rooms[offline] and not is_paused:
+            return False
+        return all(
+            each.is_unpaid or (is_paused and not each.is_interactive)
+            for each in self._roster.running.values()
+        )
 
     @property
     def next_alarm_at(self) -> float | None:

@@ -67,6 +67,7 @@ class Sequence:
     params: GenerationParams
     arrived_at: float
     deadline: float
+    num_paid_tokens: int | None = None  # of output; the sequence pauses there. None: all of them
     weight: float = 1.0
     cache_namespace: bytes = b""
     shared_namespace: bytes = b""  # of the first `num_shared_tokens`; see engine.core.prefix_cache
@@ -125,6 +126,11 @@ class Sequence:
     def is_decoding(self) -> bool:
         """Whether only its newest token is left to compute."""
         return self.num_uncomputed_tokens == 1 and self.num_output_tokens > 0
+
+    @property
+    def is_unpaid(self) -> bool:
+        """Whether its next token is not paid for: it computes nothing until it is."""
+        return self.num_paid_tokens is not None and self.num_output_tokens >= self.num_paid_tokens
 
     def append(self, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], EndReason | None]:
         """Appends tokens up to the one that ends the sequence, if one does: those kept, and why it ended."""

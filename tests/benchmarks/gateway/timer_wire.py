@@ -18,6 +18,7 @@ from engine.protocol import (
     Cancel,
     Configure,
     EngineDescription,
+    Extend,
     Finished,
     FinishReason,
     GenerateRequest,
@@ -106,7 +107,7 @@ class _Connection:
                 self._cancel(message.id)
             case ReportQuery():
                 self._outbox.add_message(Report(replica=message.replica, epoch=message.epoch, records=()))
-            case Configure():
+            case Configure() | Extend():  # its limits are far away
                 pass
             case _:
                 assert_never(message)
