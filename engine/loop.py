@@ -6,8 +6,8 @@
 What a step brought is published, on a thread for that, while the next one computes. Blocks are only freed
 between steps, after what wrote to them was collected: a step never writes to what was given away meanwhile.
 
-Other threads talk to it through `submit`, `extend`, `cancel`, `disown` and `configure`, and read `snapshot` and
-`progress`.
+Other threads talk to it through `submit`, `extend`, `cancel`, `disown` and `configure`, and read
+`snapshot` and `progress`.
 """
 
 import logging

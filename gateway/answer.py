@@ -9,6 +9,7 @@ from typing import Final, assert_never
 from engine.protocol import Failed, Finished, FinishReason, Refused, TokenDelta, Usage
 from gateway.engines.stream import EngineLost, EngineStream, Interrupted, StreamEvent
 from gateway.errors import DeadlineExceeded, InternalError, ServerOverloaded
+from gateway.extension import Extension
 from gateway.quotas.reservation import Reservation
 from gateway.requests.refusals import error_of
 from gateway.text.transcript import Transcript
@@ -23,11 +24,18 @@ class Answer:
     """What is known of one admitted request. `outcome` is what to settle, were it to end now."""
 
     def __init__(
-        self, reservation: Reservation, stream: EngineStream, transcript: Transcript, *, prompt_param: str
+        self,
+        reservation: Reservation,
+        stream: EngineStream,
+        transcript: Transcript,
+        extension: Extension,
+        *,
+        prompt_param: str,
     ) -> None:
         self.reservation = reservation
         self.stream = stream
         self.transcript = transcript
+        self.extension = extension
         self.reason: FinishReason | None = None
         self.outcome = Outcome.CANCELLED  # whoever leaves early leaves without a word
         self._prompt_param = prompt_param
@@ -41,6 +49,11 @@ class Answer:
         if not self.transcript.stopped:
             return counted
         return Usage(counted.prompt_tokens, counted.cached_tokens, self.transcript.num_tokens)
+
+    @property
+    def limited_by(self) -> str | None:
+        """The budget that ended the answer, if one did."""
+        return self.extension.ended_by if self.reason is FinishReason.LENGTH else None
 
     def time_out(self) -> DeadlineExceeded:
         """Ends it because its time is over; the error to raise."""

@@ -93,6 +93,11 @@ class Dispatcher:
             for client in self._directory.clients:
                 client.cancel(stream.request.id)
 
+    def extend(self, stream: EngineStream, *, paid_tokens: int, is_last: bool) -> None:
+        """Tells the engine that so much output is paid for; with `is_last`, that no more will be."""
+        for client in self._directory.clients:
+            client.extend(stream.request.id, paid_tokens=paid_tokens, is_last=is_last)
+
     def pump(self) -> None:
         """Hands over what there is room for, and refuses what no engine is left for."""
         self._metrics.engines_connected.set(sum(client.connected for client in self._directory.clients))

@@ -55,6 +55,11 @@ class Waiting:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
+    @property
+    def has_left(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.answer.done() or (self.hold is not None and self.hold.is_over)
+
     def ask(self, wallet: Wallet, *, now: float) -> Ask | None:
         """What it asks of the store; None while the store has to open a bucket for it."""
         if self.hold is None:
@@ -198,7 +203,7 @@ class Exchange:
             self._next_tick = now + TICK_SECONDS
             for credit in self._wallet:
                 credit.tick(now=now)
-        self._waiting = [one for one in self._waiting if not one.answer.done()]  # the others have left
+        self._waiting = [one for one in self._waiting if not one.has_left]
         waiting = list(self._waiting)
         message = self._untold or self._compose(is_tick=is_tick)
         self._untold = message
@@ -314,7 +319,7 @@ class Exchange:
             asyncio.get_running_loop().call_later(ASK_AGAIN_SECONDS, self._call.set)
 
     def _tell(self, waiting: Waiting, ask: Ask, decision: policy.Decision, *, now: float) -> None:
-        if waiting.answer.done():  # its request has left meanwhile; what was lent for it is free
+        if waiting.has_left:  # what was lent for it is free
             return
         if isinstance(decision, Granted):
             self._waiting.remove(waiting)

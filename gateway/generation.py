@@ -16,9 +16,10 @@ from gateway.cache_namespace import namespace_of_group, namespace_of_tenant
 from gateway.dispatch import Dispatcher
 from gateway.engines.stream import Interrupted
 from gateway.errors import GatewayError, LimitReached
+from gateway.extension import Extension
 from gateway.keys.caller import Caller
 from gateway.metrics import GatewayMetrics
-from gateway.quotas.reservation import Demand, Reservation
+from gateway.quotas.reservation import Demand, Payment, Reservation
 from gateway.requests.catalogue import ServedModel
 from gateway.requests.values import ChatPrompt, InferenceRequest, PreparedRequest
 from gateway.text.transcript import Transcript
@@ -47,6 +48,9 @@ class Ledger(Protocol):
         demand: Demand,
     ) -> Reservation:
         """Claims slots and tokens. Raises LimitReached, InvalidRequest, StoreUnavailable: nothing counts."""
+
+    async def extend(self, reservation: Reservation) -> Payment:
+        """Pays for more output of a live request; says so when there is no more."""
 
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Gives back what was not used and writes down what was."""
@@ -89,10 +93,11 @@ class Idle:
 
 @dataclass(frozen=True)
 class Completed:
-    """The answer is whole and settled. Always the last event."""
+    """The answer is whole and settled. Always the last event. `limited_by` names the budget that ended it."""
 
     reason: FinishReason
     usage: Usage
+    limited_by: str | None = None
 
 
 GenerationEvent = Admitted | TextDelta | Idle | Completed
@@ -142,7 +147,7 @@ class Generation:
         finally:
             settling = self._settle(answer, call, caller)
         await asyncio.wait([settling])
-        yield Completed(answer.reason, answer.usage)
+        yield Completed(answer.reason, answer.usage, answer.limited_by)
 
     def interrupt(self) -> None:
         """Ends every answer that is under way, with an error to its caller."""
@@ -199,6 +204,7 @@ class Generation:
             reservation,
             stream,
             transcript_of(prepared.request, model),
+            Extension(self._ledger, self._dispatcher, reservation, stream),
             prompt_param=prepared.request.prompt_param,
         )
         self._live.add(answer)
@@ -216,7 +222,7 @@ class Generation:
             tenant=caller.tenant,
             request_class=prepared.request.request_class,
             prompt_ids=prepared.prompt_ids,
-            sampling=prepared.sampling_within(reservation.max_output_tokens),
+            sampling=prepared.sampling_within(reservation.output_cap),
             timeout_ms=0,  # written when it is handed over
             epoch=self._ledger.epoch,
             weight=caller.weight,
@@ -225,6 +231,7 @@ class Generation:
             num_shared_tokens=prepared.num_shared_tokens,
             tenant_name=caller.tenant_name,
             account=reservation.account,
+            paid_tokens=_paid_part(reservation),
         )
 
     def _shared_namespace(self, prepared: PreparedRequest, caller: Caller) -> bytes:
@@ -245,6 +252,7 @@ class Generation:
                 return Idle()
             had_tokens = answer.transcript.num_tokens > 0
             text = answer.absorb(events)
+            answer.extension.note(answer.transcript.num_tokens)
             if not had_tokens and answer.transcript.num_tokens:
                 request_class = answer.stream.request.request_class
                 self._metrics.time_to_first_token.labels(request_class).observe(loop.time() - call.arrived_at)
@@ -257,6 +265,7 @@ class Generation:
 
     def _settle(self, answer: Answer, call: Call, caller: Caller) -> asyncio.Task[None]:
         """Ends the request at the engine at once, and begins to write down what it used."""
+        answer.extension.stop()
         self._dispatcher.cancel(answer.stream)
         self._live.discard(answer)
         self._metrics.in_flight.set(len(self._live))
@@ -290,6 +299,11 @@ class Generation:
         self._settlements.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a request could not be settled", exc_info=error)
+
+
+def _paid_part(reservation: Reservation) -> int:
+    """On the wire 0 says that the whole answer is paid for."""
+    return reservation.paid_tokens if reservation.paid_tokens < reservation.output_cap else 0
 
 
 def transcript_of(request: InferenceRequest, model: ServedModel) -> Transcript:

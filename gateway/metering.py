@@ -1,6 +1,7 @@
 """What a request may use and what it has used: reserved before it runs, settled once when it has ended.
 
     reserve ── limits that count (limit_book) ── credit here (wallet), or borrowed (exchange) ── Reservation
+    extend  ── more output for a live request, out of the buckets that let it in
     settle  ── what was not used is free here at once; the event goes to the ledger with the next exchange
 
 It knows no HTTP and no engine. Nothing on this way waits for the store while there is credit.
@@ -19,7 +20,7 @@ from engine.protocol import RequestClass, Usage
 from gateway.closing import EndLife
 from gateway.db import Database
 from gateway.engines.directory import LastRecords
-from gateway.errors import JournalUnavailable
+from gateway.errors import JournalUnavailable, StoreUnavailable
 from gateway.exchange import Exchange, LifeEnded
 from gateway.keys.caller import Caller
 from gateway.life import Life
@@ -29,18 +30,21 @@ from gateway.quotas import standing
 from gateway.quotas.account import Account
 from gateway.quotas.limit_book import LimitBook, Payer
 from gateway.quotas.limits import Counting, QuotaKind, QuotaLimit, Unit
-from gateway.quotas.refusals import Shortage, input_too_long, limit_reached, output_too_long
-from gateway.quotas.reservation import Demand, Reservation
+from gateway.quotas.refusals import Shortage, input_too_long, limit_name, limit_reached, output_too_long
+from gateway.quotas.reservation import Demand, Payment, Reservation
 from gateway.quotas.wallet import Hold, Wallet, Want
 from gateway.rhythm import Rhythm
 from gateway.sweep import DEAD_AFTER_SECONDS, SWEEP_SECONDS, Sweeper
 from gateway.tenants.ids import TenantId
 from gateway.usage.journal import Journal
-from gateway.usage.journal_format import Closed, Opened
+from gateway.usage.journal_format import Closed, Extended, Opened
 from gateway.usage.outcome import Outcome
 from gateway.usage.queries import UsageEvent
 
 FLUSH_SECONDS: Final = 10.0
+EXTENSION_TOKENS: Final = 256  # of output, paid for at a time
+EXTENDED_WITHIN_SECONDS: Final = 2.0  # so long an answer may keep its place at the engine and wait for credit
+EXTEND_AGAIN_SECONDS: Final = 0.1
 SYNC_SECONDS: Final = 0.25  # what a power cut may cost; a killed process loses nothing
 
 logger = logging.getLogger(__name__)
@@ -151,16 +155,50 @@ class Metering:
         limits = await self._book.limits_for(payer)
         _check_input(limits, demand, caller)
         cap = _output_cap(limits, demand, caller)
+        first = _first_output(limits, demand, cap=cap)
         want = Want(
             limits=_counted(limits, is_long=demand.is_long),
             prompt_tokens=demand.prompt_tokens,
-            output_cap=cap,
-            output_floor=_output_floor(limits, demand, cap=cap),
+            output_cap=first,
+            output_floor=_output_floor(limits, demand, first=first),
         )
         hold = self._wallet.take(want, now=time.monotonic()) or await self._exchange.borrow(want)
         if isinstance(hold, Shortage):
             raise limit_reached(hold, model=model, tenant_name=caller.tenant_name)
-        return self._let_in(request_id, caller, payer, hold, prompt_tokens=demand.prompt_tokens, cap=cap)
+        return self._let_in(request_id, caller, payer, hold, demand, first=first, cap=cap)
+
+    async def extend(self, reservation: Reservation) -> Payment:
+        """Pays for more of a live request's output: out of credit here, or borrowed.
+
+        A rate refills, and a store may come back: the request waits a little for these.
+        """
+        hold, paid_before = reservation.hold, reservation.paid_tokens
+        num_tokens = min(EXTENSION_TOKENS, reservation.output_cap - paid_before)
+        ended_by = None
+        if not self._wallet.grow(hold, num_tokens):
+            ended_by = await self._borrow_more(hold, num_tokens)
+        if ended_by is None:
+            ended_by = self._write_down_more(reservation.request_id, reservation.paid_tokens - paid_before)
+        return Payment(paid_tokens=reservation.paid_tokens, ended_by=ended_by)
+
+    async def _borrow_more(self, hold: Hold, num_tokens: int) -> str | None:
+        """What keeps a live request from having a token more; None when it got some."""
+        want = Want(limits=(), prompt_tokens=0, output_cap=num_tokens, output_floor=1)
+        until = time.monotonic() + EXTENDED_WITHIN_SECONDS
+        while True:
+            try:
+                answer = await self._exchange.borrow(want, hold)
+            except StoreUnavailable:
+                reason = "database"
+            else:
+                if isinstance(answer, Hold):
+                    return None
+                reason = limit_name(answer.limit)
+                if answer.limit.counting is not Counting.RATE:
+                    return reason
+            if time.monotonic() >= until:
+                return reason
+            await asyncio.sleep(EXTEND_AGAIN_SECONDS)
 
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Frees what the request held and queues its event: once, however often it is called.
@@ -178,22 +216,30 @@ class Metering:
         self._note_live(live.caller.tenant, -1)
 
     def _let_in(
-        self, request_id: str, caller: Caller, payer: Payer, hold: Hold, *, prompt_tokens: int, cap: int
+        self,
+        request_id: str,
+        caller: Caller,
+        payer: Payer,
+        hold: Hold,
+        demand: Demand,
+        *,
+        first: int,
+        cap: int,
     ) -> Reservation:
         live = Live(caller=caller, payer=payer, admitted_us=time.time_ns() // 1000)
         account = accounts.encode(_account(live, hold))
-        self._write_down_beginning(request_id, live, hold, account, prompt_tokens=prompt_tokens)
+        self._write_down_beginning(request_id, live, hold, account, prompt_tokens=demand.prompt_tokens)
         self._live[request_id] = live
         self._note_live(caller.tenant, +1)
         return Reservation(
             request_id=request_id,
             tenant=caller.tenant,
-            max_output_tokens=hold.output_tokens,
+            output_cap=cap,
             requests=standing.tightest(hold, Unit.REQUESTS),
             tokens=standing.tightest(hold, Unit.TOKENS),
             account=account,
             hold=hold,
-            limited_by=standing.shortest(hold) if hold.output_tokens < cap else None,
+            limited_by=standing.shortest(hold) if hold.output_tokens < first else None,
         )
 
     def _note_live(self, tenant: TenantId, change: int) -> None:
@@ -216,6 +262,16 @@ class Metering:
         except JournalUnavailable:
             self._wallet.end(hold, used_tokens=0, counts_as_request=False)
             raise
+
+    def _write_down_more(self, request_id: str, num_tokens: int) -> str | None:
+        """What cannot be written down is not generated."""
+        try:
+            if self._journal is not None:
+                self._journal.append(Extended(request_id, num_tokens))
+        except JournalUnavailable as error:
+            self._trouble.note(error, is_foreseeable=True)
+            return "journal"
+        return None
 
     def _write_down_end(self, request_id: str, usage: Usage, outcome: Outcome) -> None:
         if self._journal is None:
@@ -280,12 +336,24 @@ def _output_cap(limits: tuple[QuotaLimit, ...], demand: Demand, caller: Caller) 
     return min([demand.output_cap, *(limit.value for limit in bounds)])
 
 
-def _output_floor(limits: tuple[QuotaLimit, ...], demand: Demand, *, cap: int) -> int:
+def _budgets(limits: tuple[QuotaLimit, ...]) -> list[int]:
+    """Tokens that may be used up, of each limit that counts them."""
+    return [one.value for one in limits if one.unit is Unit.TOKENS and one.counting is not Counting.BOUND]
+
+
+def _first_output(limits: tuple[QuotaLimit, ...], demand: Demand, *, cap: int) -> int:
+    """What to pay for at once: all that its caller insists on, or a part; without a budget it is free."""
+    if demand.output_floor == demand.output_cap or not _budgets(limits):
+        return cap
+    return min(cap, max(EXTENSION_TOKENS, demand.output_floor))
+
+
+def _output_floor(limits: tuple[QuotaLimit, ...], demand: Demand, *, first: int) -> int:
     """Who can do with less output makes do with what the whole limits can give, if that is any."""
     if demand.output_floor == demand.output_cap:
         return demand.output_floor
-    tokens = [one.value for one in limits if one.unit is Unit.TOKENS and one.counting is not Counting.BOUND]
-    return min([demand.output_floor, cap, *(max(value - demand.prompt_tokens, 1) for value in tokens)])
+    wholes = (max(value - demand.prompt_tokens, 1) for value in _budgets(limits))
+    return min([demand.output_floor, first, *wholes])
 
 
 def _account(live: Live, hold: Hold) -> Account:

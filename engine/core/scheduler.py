@@ -218,7 +218,7 @@ class Scheduler:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether no step is owed to what is there: guardrails pause offline work, the rest is not paid for."""
+        """Whether no step is owed to what is there: offline work is paused, or output is not paid for."""
         offline = SequenceClass.OFFLINE
         is_paused = self._restraint.restrictions.pauses_offline
         if any(room for sequence_class, room in self._roster.rooms.items() if sequence_class is not offline):

@@ -28,6 +28,7 @@ from gateway.generation import Admitted, Call, Completed, GenerationEvent, Idle,
 from gateway.keys.caller import Caller
 from gateway.keys.scope import Scope as KeyScope
 from gateway.quotas.refusals import limit_name
+from gateway.quotas.reservation import Reservation
 from gateway.requests.parse import parse_chat, parse_completion
 from gateway.requests.prepare import prepare
 from gateway.requests.values import InferenceRequest, PreparedRequest
@@ -87,13 +88,17 @@ class Progress:
     caller: Caller | None = None
     completed: Completed | None = None
     rate_limits: Headers = field(default_factory=list)
+    limited_by: str | None = None  # the budget that shortens the output
 
     @property
     def headers(self) -> Headers:
         """Who the answer is for and what is left of its limits, as far as that is known."""
         if self.caller is None:
             return []
-        return [(b"openai-organization", _latin(self.caller.tenant_name)), *self.rate_limits]
+        shortened = (
+            [] if self.limited_by is None else [(b"x-sluice-output-limited-by", self.limited_by.encode())]
+        )
+        return [(b"openai-organization", _latin(self.caller.tenant_name)), *self.rate_limits, *shortened]
 
 
 class InferenceEndpoint:
@@ -159,7 +164,7 @@ class InferenceEndpoint:
                 case Idle():
                     pass
                 case Completed():
-                    progress.completed = event
+                    progress.completed, progress.limited_by = event, event.limited_by
                     body = self._dialect.answer(
                         _head(progress, prepared.request),
                         text="".join(texts),
@@ -184,6 +189,7 @@ class InferenceEndpoint:
             match event:
                 case Admitted():
                     progress.rate_limits = _rate_limits(event)
+                    progress.limited_by = _known_limit(event.reservation)
                     continue
                 case TextDelta():
                     pending += frames.text(event.text)
@@ -193,7 +199,7 @@ class InferenceEndpoint:
                     continue
                 case Completed():
                     progress.completed = event
-                    pending += frames.last(event.reason, event.usage) + DONE
+                    pending += frames.last(event.reason, event.usage, limited_by=event.limited_by) + DONE
                 case _:
                     assert_never(event)
             await _begin(exchange, progress)
@@ -218,6 +224,7 @@ class InferenceEndpoint:
                 "cached_tokens": completed.usage.cached_tokens,
                 "completion_tokens": completed.usage.completion_tokens,
             }
+            fields |= {"limited_by": completed.limited_by} if completed.limited_by is not None else {}
         logger.info("request", extra=fields)
 
 
@@ -268,11 +275,12 @@ def _head(progress: Progress, request: InferenceRequest) -> AnswerHead:
 
 def _rate_limits(admitted: Admitted) -> Headers:
     reservation = admitted.reservation
-    limited = reservation.limited_by
-    shortened: Headers = (
-        [] if limited is None else [(b"x-sluice-output-limited-by", limit_name(limited).encode())]
-    )
-    return [*rate_limit_headers(requests=reservation.requests, tokens=reservation.tokens), *shortened]
+    return rate_limit_headers(requests=reservation.requests, tokens=reservation.tokens)
+
+
+def _known_limit(reservation: Reservation) -> str | None:
+    """What a stream's headers can tell: too little was left for even the first part of its output."""
+    return None if reservation.limited_by is None else limit_name(reservation.limited_by)
 
 
 def _log_fields(exchange: Exchange, progress: Progress) -> dict[str, object]:

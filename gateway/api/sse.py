@@ -36,8 +36,8 @@ class Frames(Protocol):
     def text(self, text: str) -> bytes:
         """More text."""
 
-    def last(self, finish_reason: str, usage: Usage) -> bytes:
-        """The end of the answer, without [DONE]."""
+    def last(self, finish_reason: str, usage: Usage, *, limited_by: str | None) -> bytes:
+        """The end of the answer, without [DONE]. `limited_by`: the headers have gone, so it is told here."""
 
 
 class ChatFrames:
@@ -56,18 +56,20 @@ class ChatFrames:
         """More text."""
         return self._choice(b'{"content":' + _encode(text) + b"}", b"null")
 
-    def last(self, finish_reason: str, usage: Usage) -> bytes:
+    def last(self, finish_reason: str, usage: Usage, *, limited_by: str | None) -> bytes:
         """Why the answer ends and, if asked for, its usage."""
-        frame = self._choice(b"{}", _encode(finish_reason))
+        frame = self._choice(b"{}", _encode(finish_reason), _limited(limited_by))
         return frame + _usage_frame(self._before, usage) if self._include_usage else frame
 
-    def _choice(self, delta: bytes, finish_reason: bytes) -> bytes:
+    def _choice(self, delta: bytes, finish_reason: bytes, more: bytes = b"") -> bytes:
         return (
             self._before
             + b'"choices":[{"index":0,"delta":'
             + delta
             + b',"logprobs":null,"finish_reason":'
             + finish_reason
+            + b"}]"
+            + more
             + self._after
         )
 
@@ -88,18 +90,20 @@ class CompletionFrames:
         """More text."""
         return self._choice(_encode(text), b"null")
 
-    def last(self, finish_reason: str, usage: Usage) -> bytes:
+    def last(self, finish_reason: str, usage: Usage, *, limited_by: str | None) -> bytes:
         """Why the answer ends and, if asked for, its usage."""
-        frame = self._choice(b'""', _encode(finish_reason))
+        frame = self._choice(b'""', _encode(finish_reason), _limited(limited_by))
         return frame + _usage_frame(self._before, usage) if self._include_usage else frame
 
-    def _choice(self, text: bytes, finish_reason: bytes) -> bytes:
+    def _choice(self, text: bytes, finish_reason: bytes, more: bytes = b"") -> bytes:
         return (
             self._before
             + b'"choices":[{"index":0,"text":'
             + text
             + b',"logprobs":null,"finish_reason":'
             + finish_reason
+            + b"}]"
+            + more
             + self._after
         )
 
@@ -138,7 +142,11 @@ def _before(head: AnswerHead, kind: str) -> bytes:
 
 
 def _after(include_usage: bool) -> bytes:
-    return b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
+    return b',"usage":null}\n\n' if include_usage else b"}\n\n"
+
+
+def _limited(limited_by: str | None) -> bytes:
+    return b"" if limited_by is None else b',"x_sluice_output_limited_by":' + _encode(limited_by)
 
 
 def _usage_frame(before: bytes, usage: Usage) -> bytes:

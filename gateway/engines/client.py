@@ -13,11 +13,13 @@ from itertools import islice
 from typing import Final, assert_never
 from urllib.parse import urlsplit
 
+import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from engine.protocol import (
     DEAD_AFTER_SECONDS,
+    EXTENDS_SINCE_MINOR,
     MAX_FRAME_BYTES,
     PING_INTERVAL_SECONDS,
     PROTOCOL_MAJOR,
@@ -27,7 +29,9 @@ from engine.protocol import (
     EngineDescription,
     EngineMessage,
     EngineStatus,
+    Extend,
     GatewayMessage,
+    GenerateRequest,
     Goodbye,
     Hello,
     ProtocolError,
@@ -284,7 +288,17 @@ class EngineClient:
         assert request.id not in self._streams, f"{request.id} is at this engine already"
         self._streams[request.id] = stream
         self._open_by_tenant[request.request_class][request.tenant] += 1
-        self._outbox.put_nowait(request)
+        self._outbox.put_nowait(request if self._extends else _paid_part(request))
+
+    @property
+    def _extends(self) -> bool:
+        """Whether the engine knows answers that are paid for in parts."""
+        return self.description is not None and self.description.minor >= EXTENDS_SINCE_MINOR
+
+    def extend(self, request_id: str, *, paid_tokens: int, is_last: bool) -> None:
+        """Tells the engine how much of a request's output is paid for. Unknown ids are ignored."""
+        if request_id in self._streams and self._extends:
+            self._outbox.put_nowait(Extend(request_id, paid_tokens, is_last))
 
     def cancel(self, request_id: str) -> None:
         """Asks the engine to end a request; its stream still gets its last event. Unknown ids are ignored."""
@@ -346,6 +360,14 @@ def _count_down(counts: Counter[str], tenant: str) -> None:
     counts[tenant] -= 1
     if not counts[tenant]:
         del counts[tenant]
+
+
+def _paid_part(request: GenerateRequest) -> GenerateRequest:
+    """For an engine that cannot wait for payment: the answer ends where the first part of it does."""
+    if not request.paid_tokens:
+        return request
+    sampling = msgspec.structs.replace(request.sampling, max_tokens=request.paid_tokens)
+    return msgspec.structs.replace(request, sampling=sampling)
 
 
 def _binary(frame: str | bytes) -> bytes:

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from engine.protocol import RequestClass
-from gateway.quotas.limits import COUNTING, LimitId, QuotaKind, QuotaLimit, Scope
+from gateway.quotas.limits import COUNTING, MAX_LIMIT, LimitId, QuotaKind, QuotaLimit, Scope
 from gateway.quotas.policy import Bucket, BucketId, OpenBucket
 from gateway.quotas.tables import quota_lease, quota_limit, replica, replica_load
 from gateway.tenants.ids import TenantId
@@ -81,7 +81,7 @@ _USED: Final = text(
 
 _LOCK: Final = text(
     """
-    SELECT b.id, l.kind, b.capacity, coalesce(l.value, b.capacity)::float8 AS limit_value, b.available,
+    SELECT b.id, l.kind, b.capacity, coalesce(l.value, :unlimited)::float8 AS limit_value, b.available,
            b.outstanding, b.refilled_at, b.wanted_until > now() AS is_wanted,
            coalesce(own.granted, 0) AS granted,
            (SELECT coalesce(sum(o.idle), 0) FROM quota_lease o
@@ -269,7 +269,9 @@ async def lock(
     connection: AsyncConnection, buckets: Sequence[BucketId], *, epoch: int, began: Began
 ) -> dict[BucketId, LockedBucket]:
     """Waits for the buckets, in one order for all, and keeps them until the transaction ends."""
-    rows = await connection.execute(_LOCK, {"buckets": sorted(buckets), "epoch": epoch})
+    rows = await connection.execute(
+        _LOCK, {"buckets": sorted(buckets), "epoch": epoch, "unlimited": MAX_LIMIT}
+    )
     return {BucketId(row["id"]): _locked(row, began) for row in rows.mappings()}
 
 

@@ -32,15 +32,28 @@ class RateState:
 class Reservation:
     """One live request's slots, requests and tokens. Held from admission until it is settled, exactly once.
 
-    `max_output_tokens` is the output it pays for: the engine must not generate more. `limited_by` made that
-    less than was asked for. `account` says who pays, to whoever finds the request.
+    It pays for `paid_tokens` of output, and may be extended up to `output_cap`. `limited_by` made its
+    first part less than is usual. `account` says who pays, to whoever finds the request.
     """
 
     request_id: str
     tenant: TenantId
-    max_output_tokens: int
+    output_cap: int
     requests: RateState | None
     tokens: RateState | None
     account: bytes = b""
     hold: Hold = field(default_factory=lambda: Hold(parts={}, output_tokens=0))
     limited_by: QuotaLimit | None = None
+
+    @property
+    def paid_tokens(self) -> int:
+        """The output that is paid for by now: the engine must not generate more."""
+        return self.hold.output_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payment:
+    """A live request has `paid_tokens` of output in all; `ended_by` names what leaves no more, if it does."""
+
+    paid_tokens: int
+    ended_by: str | None

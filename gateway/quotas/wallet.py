@@ -28,6 +28,7 @@ class Hold:
 
     parts: dict[Credit, float]
     output_tokens: int
+    is_over: bool = False
 
     @property
     def token_credits(self) -> list[Credit]:
@@ -93,6 +94,7 @@ class Wallet:
 
     def add(self, hold: Hold, ask: Ask, granted: Granted) -> None:
         """A request holds more than before."""
+        assert not hold.is_over, "nobody would give it back"
         for bucket in ask.buckets:
             credit, amount = self._by_bucket[bucket], float(use(ask, granted, bucket))
             credit.hold(amount)
@@ -105,6 +107,7 @@ class Wallet:
             is_tokens = credit.limit.unit is Unit.TOKENS
             credit.end(held=amount, spent=float(used_tokens if is_tokens else counts_as_request))
         hold.parts.clear()
+        hold.is_over = True
 
     # --- buckets -----------------------------------------------------------------------------------------
 

@@ -3,21 +3,30 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import httpx
 
 from gateway.app import create_app
 from gateway.settings import GatewaySection, GatewaySettings, SecretsSection
 from tests.builders.bodies import chat_body
+from tests.builders.scripted_engine import SHARED_SECRET
 from tests.builders.store import PEPPER
 from tests.fakes.http_server import serving
-from tests.fakes.websocket_engine import WebSocketEngine
 
-SHARED = "cd" * 16  # the secret between gateways and engines
+SHARED = SHARED_SECRET  # between gateways and engines
+
+
+class Reachable(Protocol):
+    """An engine that listens somewhere."""
+
+    @property
+    def url(self) -> str:
+        """Where."""
 
 
 @asynccontextmanager
-async def stored_gateway(database_url: str, *engines: WebSocketEngine) -> AsyncIterator[str]:
+async def stored_gateway(database_url: str, *engines: Reachable) -> AsyncIterator[str]:
     """The URL of a gateway that is ready."""
     settings = GatewaySettings(
         database_url=database_url,

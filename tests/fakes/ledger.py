@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from engine.protocol import RequestClass, Usage
 from gateway.keys.caller import Caller
-from gateway.quotas.reservation import Demand, RateState, Reservation
+from gateway.quotas.reservation import Demand, Payment, RateState, Reservation
+from gateway.quotas.wallet import Hold
 from gateway.usage.outcome import Outcome
 
 
@@ -46,13 +47,18 @@ class FakeLedger:
         reservation = Reservation(
             request_id=request_id,
             tenant=caller.tenant,
-            max_output_tokens=output,
+            output_cap=output,
+            hold=Hold(parts={}, output_tokens=output),
             requests=RateState(limit=8, remaining=7, reset_seconds=0.25),
             tokens=RateState(limit=60_000, remaining=59_000, reset_seconds=61),
         )
         self.open[request_id] = reservation
         self._note_change()
         return reservation
+
+    async def extend(self, reservation: Reservation) -> Payment:
+        """Never asked for: all is paid for from the beginning."""
+        raise AssertionError(f"{reservation.request_id} is paid for")
 
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Writes a settlement down."""

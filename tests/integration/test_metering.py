@@ -14,10 +14,11 @@ from gateway.db import Database
 from gateway.engines.directory import LastRecords
 from gateway.errors import InvalidRequest, LimitReached, StoreUnavailable
 from gateway.keys.caller import Caller
-from gateway.metering import Metering
+from gateway.limit_administration import Target, set_limit
+from gateway.metering import EXTENSION_TOKENS, Metering
 from gateway.quotas import queries as quotas
 from gateway.quotas.limits import QuotaKind, Scope, TenantLimits
-from gateway.quotas.reservation import Demand, Reservation
+from gateway.quotas.reservation import Demand, Payment, Reservation
 from gateway.tenants.ids import KeyId
 from gateway.usage.outcome import Outcome
 from tests.builders.store import NOTHING_USED, limit_tenant, make_customer, reserve, used
@@ -48,6 +49,17 @@ async def reserve_many(metering: Metering, caller: Caller, *, num_requests: int)
     refused = [answer for answer in answers if isinstance(answer, LimitReached)]
     assert len(granted) + len(refused) == num_requests
     return granted
+
+
+async def reserve_uncapped(metering: Metering, caller: Caller, request_id: str = "live") -> Reservation:
+    """A prompt of 40 tokens whose answer may have up to 4,000."""
+    return await metering.reserve(
+        request_id=request_id,
+        caller=caller,
+        model="model",
+        request_class=RequestClass.INTERACTIVE,
+        demand=Demand(prompt_tokens=40, output_cap=4_000, output_floor=256),
+    )
 
 
 async def test_two_hundred_at_once_never_exceed_the_slots(
@@ -143,9 +155,55 @@ async def test_an_answer_is_shortened_to_what_fits(database: Database, metering:
         request_class=RequestClass.INTERACTIVE,
         demand=Demand(prompt_tokens=40, output_cap=500, output_floor=10),
     )
-    assert reservation.max_output_tokens == 60
+    assert reservation.paid_tokens == 60
     assert reservation.limited_by is not None
     assert reservation.limited_by.kind is QuotaKind.TOKENS_PER_MONTH
+
+
+async def test_answers_without_a_cap_hold_only_what_they_are_near(
+    database: Database, metering: Metering
+) -> None:
+    """Reserved whole, a handful of them kept everybody out of a budget that none of them used."""
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 10 * (EXTENSION_TOKENS + 40)})
+    for number in range(10):
+        reservation = await reserve_uncapped(metering, customer.caller, f"live-{number}")
+        assert (reservation.paid_tokens, reservation.output_cap) == (EXTENSION_TOKENS, 4_000)
+
+
+async def test_a_live_answer_is_extended_out_of_the_buckets_that_let_it_in(
+    database: Database, metering: Metering, database_url: str
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 600})
+    reservation = await reserve_uncapped(metering, customer.caller)
+    assert await metering.extend(reservation) == Payment(paid_tokens=512, ended_by=None)
+    assert await metering.extend(reservation) == Payment(paid_tokens=560, ended_by=None)
+    assert await metering.extend(reservation) == Payment(paid_tokens=560, ended_by="tenant/tokens_per_day")
+    metering.settle(reservation, used(40, 300), Outcome.FINISHED)
+    await metering.stop()
+    assert value(database_url, "SELECT available::int FROM quota_bucket") == 260
+
+
+async def test_a_limit_that_is_lifted_does_not_end_the_answers_that_it_let_in(
+    database: Database, metering: Metering
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 300})
+    reservation = await reserve_uncapped(metering, customer.caller)
+    await set_limit(database, "test", Target(tenant=customer.tenant.id), QuotaKind.TOKENS_PER_DAY, None)
+    assert await metering.extend(reservation) == Payment(paid_tokens=512, ended_by=None)
+
+
+async def test_what_is_borrowed_for_an_answer_that_ends_meanwhile_is_free(
+    database: Database, metering: Metering, database_url: str
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 10_000})
+    reservation = await reserve_uncapped(metering, customer.caller)
+    extending = asyncio.create_task(metering.extend(reservation))
+    await asyncio.sleep(0)  # it has asked the store
+    metering.settle(reservation, used(40, 10), Outcome.CANCELLED)
+    await metering.stop()
+    extending.cancel()
+    left = rows(database_url, "SELECT available::int, outstanding::int FROM quota_bucket")
+    assert left == [(9_950, 0)]
 
 
 async def test_inputs_and_outputs_over_their_limits_are_the_callers_to_mend(
