@@ -52,7 +52,7 @@ def main() -> None:
         server_header=False,
         timeout_graceful_shutdown=int(settings.gateway.drain_seconds) + INTERRUPT_SECONDS,
     )
-    GatewayServer(config, app.state.gateway).run(sockets=[listener])
+    GatewayServer(config, app.framework.state.gateway).run(sockets=[listener])
 
 
 def _collect_seldom() -> None:
