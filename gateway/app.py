@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from engine.protocol import EngineDescription
 from gateway.api.application import build_application
+from gateway.api.entrance import Entrance
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
@@ -172,8 +173,8 @@ class Gateway:
         return await self._directory.end_life(replica=self._replica, epoch=epoch)
 
 
-def create_app(settings: GatewaySettings) -> FastAPI:
-    """The application of one worker. `app.state.gateway` is its Gateway."""
+def create_app(settings: GatewaySettings) -> Entrance:
+    """The application of one worker. `framework.state.gateway` is its Gateway."""
     gateway = Gateway(settings)
 
     @contextlib.asynccontextmanager
@@ -185,5 +186,5 @@ def create_app(settings: GatewaySettings) -> FastAPI:
             await gateway.stop()
 
     app = build_application(lifespan)
-    app.state.gateway = gateway
+    app.framework.state.gateway = gateway
     return app

@@ -14,6 +14,7 @@ from gateway.api import health, models
 from gateway.api.admin.failures import render_bad_parameter, render_refused_change
 from gateway.api.admin.router import router as management
 from gateway.api.docs import add_docs
+from gateway.api.entrance import Entrance
 from gateway.api.error_response import render_gateway_error, render_http_error, render_unexpected_error
 from gateway.api.inference import CHAT, COMPLETIONS, InferenceEndpoint
 from gateway.api.middleware import CommonHeaders
@@ -23,7 +24,7 @@ from gateway.tenants.errors import AdministrationError
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Mapping[str, Any]]]
 
 
-def build_application(lifespan: Lifespan) -> FastAPI:
+def build_application(lifespan: Lifespan) -> Entrance:
     """The application; `lifespan` yields a mapping with the Services under `STATE_KEY`."""
     app = FastAPI(
         title="Sluice",
@@ -39,10 +40,11 @@ def build_application(lifespan: Lifespan) -> FastAPI:
             Exception: render_unexpected_error,
         },
     )
-    for dialect in (CHAT, COMPLETIONS):
-        app.router.routes.append(Route(dialect.route, InferenceEndpoint(dialect), methods=["POST"]))
+    posts = {dialect.route: InferenceEndpoint(dialect) for dialect in (CHAT, COMPLETIONS)}
+    for path, endpoint in posts.items():
+        app.router.routes.append(Route(path, endpoint, methods=["POST"]))  # for lists of routes, and 405
     app.include_router(models.router)
     app.include_router(management)
     app.include_router(health.router)
     add_docs(app)
-    return app
+    return Entrance(app, {path: CommonHeaders(endpoint) for path, endpoint in posts.items()})

@@ -36,6 +36,7 @@ class KeyService:
         self._pepper = pepper
         self._cache = KeyCache()
         self._used: set[KeyId] = set()
+        self._look_ups: dict[tuple[bytes, int], asyncio.Task[Valid | InvalidApiKey]] = {}
         self._polling: asyncio.Task[None] | None = None
         self._changes_until: datetime | None = None  # store's clock
         self._polled_at = time.monotonic()
@@ -76,15 +77,34 @@ class KeyService:
         refused = self._cache.refused(presented, now=now)
         if refused is not None:
             raise InvalidApiKey(refused.reason)
+        entry = await asyncio.shield(self._looked_up(key, value, presented, now=now))
+        if isinstance(entry, InvalidApiKey):
+            raise InvalidApiKey(entry.message)
+        return self._admit(entry, value, now=now)
+
+    def _looked_up(
+        self, key: KeyId, value: str, presented: bytes, *, now: float
+    ) -> asyncio.Task[Valid | InvalidApiKey]:
+        """One statement for all who present the key meanwhile: a change makes everybody ask at once."""
+        asked = (presented, self._cache.version)
+        if asked not in self._look_ups:
+            task = asyncio.create_task(self._look_up(key, value, presented, now=now))
+            self._look_ups[asked] = task
+            task.add_done_callback(lambda _: self._look_ups.pop(asked))
+        return self._look_ups[asked]
+
+    async def _look_up(
+        self, key: KeyId, value: str, presented: bytes, *, now: float
+    ) -> Valid | InvalidApiKey:
         version = self._cache.version
         async with self._database.system_transaction() as connection:
             record = await queries.record(connection, key)
         entry = _judge(record, value, presented, now=now)
         if isinstance(entry, InvalidApiKey):
             self._cache.add_refused(presented, reason=entry.message, now=now, version=version)
-            raise entry
-        self._cache.add_valid(presented, entry, version=version)
-        return self._admit(entry, value, now=now)
+        else:
+            self._cache.add_valid(presented, entry, version=version)
+        return entry
 
     async def _poll_for_ever(self) -> None:
         while True:

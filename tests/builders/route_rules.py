@@ -59,7 +59,7 @@ RULES: Final[dict[Route, Rule]] = {
 
 def all_routes(lifespan: Lifespan) -> list[Route]:
     """Every route that the application has."""
-    contexts = list(iter_route_contexts(build_application(lifespan).routes))
+    contexts = list(iter_route_contexts(build_application(lifespan).framework.routes))
     return [
         (method, context.path_format or "?")
         for context in contexts

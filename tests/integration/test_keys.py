@@ -85,6 +85,24 @@ async def test_a_key_nobody_issued_costs_one_statement_and_none_the_next_time(da
         assert len(statements) == num_statements
 
 
+async def test_a_hot_key_that_has_just_changed_costs_one_statement_whoever_asks_meanwhile(
+    database: Database,
+) -> None:
+    keys, customer = KeyService(database, PEPPER), await make_customer(database)
+    with counted_statements() as statements:
+        callers = await asyncio.gather(*(keys.authenticate(bearer(customer.secret)) for _ in range(64)))
+    assert callers == [customer.caller] * 64
+    assert len(statements) == 1
+
+
+async def test_one_who_leaves_while_a_key_is_looked_up_takes_nobody_along(database: Database) -> None:
+    keys, customer = KeyService(database, PEPPER), await make_customer(database)
+    first, second = (asyncio.create_task(keys.authenticate(bearer(customer.secret))) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == customer.caller
+
+
 @given(st.text())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 def test_whatever_a_header_holds_it_is_refused_before_any_sql(header: str) -> None:
