@@ -59,12 +59,14 @@ class Gateway:
         key_pepper = bytes.fromhex(settings.secrets.key_pepper)
         self._management = Management.connect(settings.database_url, key_pepper)
         self._keys = KeyService(self._database, key_pepper)
+        metrics = GatewayMetrics(CollectorRegistry())
         self._metering = Metering(
             self._database,
             self._replica,
             self._end_life,
             journal_dir=settings.gateway.journal_dir,
             on_ended=lambda: signal.raise_signal(signal.SIGTERM),
+            on_store_answer=metrics.store_up.set,
         )
         self._catalogue = Catalogue()
         self._directory = EngineDirectory(settings.gateway.engines, self._make_client)
@@ -76,7 +78,6 @@ class Gateway:
                 event_days=settings.gateway.usage_event_days, minute_days=settings.gateway.usage_minute_days
             ),
         )
-        metrics = GatewayMetrics(CollectorRegistry())
         self._dispatcher = Dispatcher(
             self._directory, metrics, max_queued=settings.gateway.max_queued_requests
         )

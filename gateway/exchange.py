@@ -99,13 +99,22 @@ class Answer:
 
 
 class Exchange:
-    """Runs one exchange at a time, for the life that was begun last. `on_stored` gets what the ledger has."""
+    """Runs one exchange at a time, for the life that was begun last.
+
+    `on_stored` gets what the ledger has, `on_answer` after each exchange whether the store answered.
+    """
 
     def __init__(
-        self, database: Database, wallet: Wallet, *, on_stored: Callable[[Iterable[str]], None]
+        self,
+        database: Database,
+        wallet: Wallet,
+        *,
+        on_stored: Callable[[Iterable[str]], None],
+        on_answer: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._database = database
         self._on_stored = on_stored
+        self._on_answer = on_answer
         self._wallet = wallet
         self._epoch: int | None = None
         self._number = 0
@@ -173,10 +182,12 @@ class Exchange:
                 raise
             except Exception as error:  # the next one tries again
                 self._trouble.note(error, is_foreseeable=isinstance(error, StoreUnavailable))
+                self._on_answer(False)
                 self._fail_all(error)
                 await asyncio.sleep(ASK_AGAIN_SECONDS)
             else:
                 self._trouble.end()
+                self._on_answer(True)
 
     def stop(self) -> None:
         """The exchange that is under way is the last."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from engine.protocol import FinishReason, GenerateRequest, RequestClass, Usage
-from gateway.answer import Answer
+from gateway.answer import NOTHING_USED, Answer
 from gateway.cache_namespace import namespace_of_group, namespace_of_tenant
 from gateway.dispatch import Dispatcher
 from gateway.engines.stream import Interrupted
@@ -131,7 +131,11 @@ class Generation:
         Closing the generator early, or cancelling whoever iterates it, ends the request at the engine.
         """
         reservation = await self._reserve(call, prepared, model, caller)
-        answer = self._open(call, prepared, reservation, model=model, caller=caller)
+        try:
+            answer = self._open(call, prepared, reservation, model=model, caller=caller)
+        except Exception:
+            self._ledger.settle(reservation, NOTHING_USED, Outcome.FAILED)
+            raise
         pace = Pace(asyncio.get_running_loop().time() + call.idle_first_seconds)
         try:
             yield Admitted(reservation)
@@ -194,7 +198,8 @@ class Generation:
         model: ServedModel,
         caller: Caller,
     ) -> Answer:
-        """Must not fail: from here on the reservation is the answer's to settle."""
+        """From here on the reservation is the answer's to settle. What may fail comes before the engine."""
+        transcript = transcript_of(prepared.request, model)
         stream = self._dispatcher.open(
             self._wire_request(call, prepared, reservation, caller),
             deadline=call.deadline,
@@ -203,7 +208,7 @@ class Generation:
         answer = Answer(
             reservation,
             stream,
-            transcript_of(prepared.request, model),
+            transcript,
             Extension(self._ledger, self._dispatcher, reservation, stream),
             prompt_param=prepared.request.prompt_param,
         )
@@ -264,23 +269,29 @@ class Generation:
     # --- settle ------------------------------------------------------------------------------------------
 
     def _settle(self, answer: Answer, call: Call, caller: Caller) -> asyncio.Task[None]:
-        """Ends the request at the engine at once, and begins to write down what it used."""
+        """Begins to write down what the request used, and ends it at the engine at once."""
         answer.extension.stop()
-        self._dispatcher.cancel(answer.stream)
-        self._live.discard(answer)
-        self._metrics.in_flight.set(len(self._live))
         settling = asyncio.create_task(self._write_down(answer, call, caller))
         self._settlements.add(settling)
         settling.add_done_callback(self._forget)
+        self._dispatcher.cancel(answer.stream)
+        self._live.discard(answer)
+        self._metrics.in_flight.set(len(self._live))
         return settling
 
     async def _write_down(self, answer: Answer, call: Call, caller: Caller) -> None:
+        """What was held is let go first, and whatever else fails."""
+        try:
+            await self._hear_last_events(answer)
+        finally:
+            self._ledger.settle(answer.reservation, answer.usage, answer.outcome)
+        self._count(answer, call, caller)
+
+    async def _hear_last_events(self, answer: Answer) -> None:
         until = asyncio.get_running_loop().time() + LAST_EVENT_SECONDS
         while not answer.stream.ended and asyncio.get_running_loop().time() < until:
             answer.note_usage(await answer.stream.take(until=until))
         answer.note_usage(await answer.stream.take(until=0))
-        self._count(answer, call, caller)
-        self._ledger.settle(answer.reservation, answer.usage, answer.outcome)
 
     def _count(self, answer: Answer, call: Call, caller: Caller) -> None:
         request = answer.stream.request

@@ -66,7 +66,8 @@ async def _no_engines(_: int) -> LastRecords:
 class Metering:
     """One gateway process's promises. `end_life(epoch)` ends a dead process's work at the engines.
 
-    `on_ended` is called when others took this process for dead: its promises are void.
+    `on_ended` is called when others took this process for dead: its promises are void; `on_store_answer`
+    after each exchange with the store, with whether it answered.
     """
 
     def __init__(
@@ -77,11 +78,14 @@ class Metering:
         *,
         journal_dir: Path | None = None,
         on_ended: Callable[[], None] = lambda: None,
+        on_store_answer: Callable[[bool], None] = lambda _: None,
         sweep_seconds: float = SWEEP_SECONDS,
         dead_after_seconds: float = DEAD_AFTER_SECONDS,
     ) -> None:
         self._wallet = Wallet()
-        self._exchange = Exchange(database, self._wallet, on_stored=self._note_stored)
+        self._exchange = Exchange(
+            database, self._wallet, on_stored=self._note_stored, on_answer=on_store_answer
+        )
         self._book = LimitBook(database, on_change=self._wallet.follow)
         self._life = Life(database, replica_name)
         self._sweeper = Sweeper(

@@ -104,3 +104,9 @@ class GatewayMetrics:
             registry=registry,
             multiprocess_mode="livemax",
         )
+        self.store_up = Gauge(
+            "gateway_store_up",
+            "1 while the store answers; at 0 requests live on what was lent before",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )

@@ -11,6 +11,8 @@ import time
 from datetime import datetime
 from typing import Final
 
+from sqlalchemy.exc import DBAPIError
+
 from gateway.db import Database
 from gateway.errors import InvalidApiKey, StoreUnavailable
 from gateway.keys import queries
@@ -19,6 +21,7 @@ from gateway.keys.cache import KeyCache, Valid
 from gateway.keys.caller import Caller
 from gateway.keys.queries import KeyRecord, StoredSecret
 from gateway.keys.secret import MAX_CHARACTERS, digest, public_id, redact
+from gateway.logs import Trouble
 from gateway.tenants.ids import KeyId
 
 POLL_SECONDS: Final = 1.0
@@ -40,6 +43,7 @@ class KeyService:
         self._polling: asyncio.Task[None] | None = None
         self._changes_until: datetime | None = None  # store's clock
         self._polled_at = time.monotonic()
+        self._trouble = Trouble(logger, "changes of keys are not seen")
 
     async def start(self) -> None:
         """Begins to follow changes. The store may be away."""
@@ -97,8 +101,7 @@ class KeyService:
         self, key: KeyId, value: str, presented: bytes, *, now: float
     ) -> Valid | InvalidApiKey:
         version = self._cache.version
-        async with self._database.system_transaction() as connection:
-            record = await queries.record(connection, key)
+        record = await self._record(key)
         entry = _judge(record, value, presented, now=now)
         if isinstance(entry, InvalidApiKey):
             self._cache.add_refused(presented, reason=entry.message, now=now, version=version)
@@ -106,14 +109,22 @@ class KeyService:
             self._cache.add_valid(presented, entry, version=version)
         return entry
 
+    async def _record(self, key: KeyId) -> KeyRecord | None:
+        try:
+            async with self._database.system_transaction() as connection:
+                return await queries.record(connection, key)
+        except DBAPIError as error:  # the store is there and refuses: that is not the key's fault
+            logger.exception("keys cannot be looked up")
+            raise StoreUnavailable("The API key could not be checked right now.") from error
+
     async def _poll_for_ever(self) -> None:
         while True:
             try:
                 await self._poll()
-            except StoreUnavailable as error:
-                logger.warning("key changes not seen: %s", error)
-            except Exception:  # following changes must not end because one poll did
-                logger.exception("key changes not seen")
+            except Exception as error:  # following changes must not end because one poll did
+                self._trouble.note(error, is_foreseeable=isinstance(error, StoreUnavailable))
+            else:
+                self._trouble.end()
             await asyncio.sleep(POLL_SECONDS)
 
     async def _poll(self) -> None:

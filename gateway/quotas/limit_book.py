@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from sqlalchemy.exc import DBAPIError
+
 from engine.protocol import RequestClass
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
@@ -75,8 +77,12 @@ class LimitBook:
         return limits
 
     async def _look_up(self, tenant: TenantId) -> None:
-        async with self._database.tenant_transaction(tenant) as connection:
-            self._by_tenant[tenant] = tuple(await queries.limits_of(connection, tenant))
+        try:
+            async with self._database.tenant_transaction(tenant) as connection:
+                self._by_tenant[tenant] = tuple(await queries.limits_of(connection, tenant))
+        except DBAPIError as error:  # the store is there and refuses: nobody is let in unmetered
+            logger.exception("limits cannot be looked up")
+            raise StoreUnavailable("The request could not be counted right now.") from error
 
     async def _follow(self) -> None:
         async for _ in self._rhythm.turns(POLL_SECONDS):

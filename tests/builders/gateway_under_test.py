@@ -42,7 +42,8 @@ class GatewayUnderTest:
         self.directory = EngineDirectory([engine.url], self._make_client)
         self.readiness = Readiness(lambda: any(client.connected for client in self.directory.clients))
         self._changed = asyncio.Event()
-        metrics = GatewayMetrics(CollectorRegistry())
+        self.registry = CollectorRegistry()
+        metrics = GatewayMetrics(self.registry)
         self.dispatcher = Dispatcher(self.directory, metrics, max_queued=settings.max_queued_requests)
         self.generation = Generation(
             ledger=self.ledger, dispatcher=self.dispatcher, metrics=metrics, namespace_secret=b"secret"

@@ -8,7 +8,12 @@ from sqlalchemy import text
 
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
-from tests.builders.store_rows import value
+from gateway.key_administration import revoke_key
+from gateway.metering import Metering
+from gateway.usage.outcome import Outcome
+from tests.builders.statements import counted_statements
+from tests.builders.store import NOTHING_USED, make_customer, reserve
+from tests.builders.store_rows import rows, value
 from tests.fixtures_postgres import StoreSwitch
 
 pytestmark = pytest.mark.postgres
@@ -72,3 +77,20 @@ async def test_a_mistake_in_a_statement_is_not_called_unavailable(database: Data
 async def test_the_audit_trail_cannot_be_changed_while_serving(database: Database) -> None:
     with pytest.raises(Exception, match="permission denied"):
         await ask(database, "DELETE FROM audit_event")
+
+
+async def test_nothing_notifies_as_that_takes_one_lock_for_all_commits(
+    database: Database, database_url: str
+) -> None:
+    """H13: commits that queue behind each other. Whoever wants to know of changes polls."""
+    with counted_statements() as statements:
+        customer = await make_customer(database, tokens_per_minute=1_000)
+        metering = Metering(database, "replica")
+        await metering.start()
+        metering.settle(await reserve(metering, customer.caller), NOTHING_USED, Outcome.FINISHED)
+        await revoke_key(database, "test", customer.caller.key)
+        await metering.stop()
+    assert len(statements) > 10
+    assert not [text for text in statements.texts if "notify" in text.lower()]
+    own = "FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosrc ILIKE '%notify%'"
+    assert rows(database_url, f"SELECT proname {own}") == []  # type: ignore[arg-type]

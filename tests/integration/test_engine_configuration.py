@@ -164,9 +164,7 @@ async def test_while_the_store_is_away_the_last_configuration_stays_and_it_is_lo
         engine.configured.clear()
         await engine.start()
         assert (await until_configured(engine, 1)).limits.max_num_seqs == 4
-        async with asyncio.timeout(20):
-            while caplog.text.count("key changes not seen") < 3:  # noqa: ASYNC110 - a log has no event to wait for
-                await asyncio.sleep(0.05)
+        await asyncio.sleep(2.5)  # several attempts of everybody
         assert caplog.text.count("changes of engines' configuration are not seen:") == 1
         assert caplog.text.count("what engines say is not stored:") == 1
         store_switch.on()
