@@ -19,7 +19,7 @@ from gateway.keys.scope import ALL_SCOPES, Scope
 from gateway.keys.secret import digest, make_key, redact, renew_key
 from gateway.tenants.errors import BadValue, NoSuchThing
 from gateway.tenants.ids import KeyId
-from gateway.tenants.lookup import project_called, storable, tenant_called
+from gateway.tenants.lookup import project_called, tenant_called
 from gateway.tenants.names import checked_name
 
 DEFAULT_OVERLAP: Final = timedelta(hours=24)
@@ -145,7 +145,7 @@ def _check_terms(
 
 
 async def _key_called(connection: AsyncConnection, key: KeyId, *, for_update: bool = False) -> ApiKey:
-    found = await keys.find(connection, KeyId(storable(key)), for_update=for_update)
+    found = await keys.find(connection, key, for_update=for_update)
     if found is None:
         raise NoSuchThing(f"There is no key {key!r}.")
     return found

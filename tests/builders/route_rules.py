@@ -1,6 +1,7 @@
 """What every route of the gateway answers to whom. One that is not here fails the tests that walk them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from fastapi.routing import iter_route_contexts
@@ -31,6 +32,7 @@ class Operators:
     """Opens with an operator key that has the route's scope."""
 
     body: object = None
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 Rule = Open | Tenants | Operators
