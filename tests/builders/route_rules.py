@@ -53,6 +53,7 @@ RULES: Final[dict[Route, Rule]] = {
     ("POST", "/admin/v1/keys"): Operators(body={"tenant": "ours-canary", "name": "new"}),
     ("GET", "/admin/v1/keys"): Operators(),
     ("GET", "/admin/v1/keys/{key}"): Operators(),
+    ("PATCH", "/admin/v1/keys/{key}"): Operators(body={"name": "renamed"}),
     ("POST", "/admin/v1/keys/{key}/rotate"): Operators(body={}),
     ("POST", "/admin/v1/keys/{key}/revoke"): Operators(),
     ("GET", "/admin/v1/audit"): Operators(),

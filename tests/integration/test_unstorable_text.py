@@ -100,6 +100,9 @@ async def test_every_text_of_every_management_route_may_hold_it_and_is_a_400(
         "keys create --tenant acme --name X",
         "keys create --tenant acme --model X",
         "keys list --tenant X",
+        "keys set X --name new",
+        "keys set KEY --name X",
+        "keys set KEY --model X",
         "keys rotate X",
         "keys revoke X",
         "limits set tokens_per_day 5 --tenant X",
@@ -117,10 +120,11 @@ async def test_every_text_of_every_management_route_may_hold_it_and_is_a_400(
 async def test_every_verb_that_takes_a_text_says_a_line(
     database: Database, database_url: str, command: str
 ) -> None:
-    await make_customer(database)
+    customer = await make_customer(database)
+    words = {"X": HALF_A_PAIR, "KEY": customer.caller.key}
     before = value(database_url, CHANGES)
     sluice = Command(database_url, SLUICE_SECRETS__KEY_PEPPER=PEPPER.hex())
-    ended = await sluice(*(HALF_A_PAIR if word == "X" else word for word in command.split()))
+    ended = await sluice(*(words.get(word, word) for word in command.split()))
     assert ended.status == 1
     assert ended.errors.startswith("sluice: ")
     assert ended.errors.count("\n") == 0
