@@ -17,7 +17,7 @@ from gateway.keys.service import KeyService
 from gateway.tenants.errors import BadValue, NoSuchThing
 from gateway.tenants.ids import KeyId
 from tests.builders.command_line import Command
-from tests.builders.key_checks import bearer, is_let_in, seconds_until
+from tests.builders.key_checks import age_keys, bearer, is_let_in, seconds_until
 from tests.builders.store import PEPPER, Customer, make_customer
 from tests.builders.store_rows import rows
 
@@ -27,8 +27,10 @@ NEXT_YEAR = datetime.now(UTC) + timedelta(days=365)
 
 
 @pytest.fixture
-async def customer(database: Database) -> Customer:
-    return await make_customer(database)
+async def customer(database: Database, database_url: str) -> Customer:
+    customer = await make_customer(database)
+    age_keys(database_url)
+    return customer
 
 
 @pytest.fixture
