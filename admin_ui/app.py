@@ -28,7 +28,7 @@ from admin_ui.streams import StreamCount
 from gateway.db import Database
 from gateway.engines.client import EngineAddress, EngineClient, Identity
 from gateway.engines.directory import EngineDirectory
-from gateway.errors import StoreUnavailable
+from gateway.errors import StoreUnavailable, UnstorableText
 from gateway.operators.passwords import Passwords
 from gateway.operators.throttle import LoginThrottle
 from gateway.tenants.errors import AdministrationError, NoSuchThing
@@ -136,6 +136,10 @@ async def _store_away(request: Request, error: Exception) -> Response:
     )
 
 
+async def _unstorable(request: Request, error: Exception) -> Response:
+    return _error_page(request, status=400, title="This cannot be done", message=str(error))
+
+
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
@@ -164,6 +168,7 @@ _ERROR_PAGES: dict[type[Exception], Handler] = {
     NoSuchThing: _not_found,
     AdministrationError: _not_done,
     StoreUnavailable: _store_away,
+    UnstorableText: _unstorable,
     HTTPException: _http_error,
     Exception: _broken,
 }

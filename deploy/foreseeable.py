@@ -11,7 +11,7 @@ from deploy.failure import Failure
 from deploy.listener import AddressUnavailable
 from deploy.models import ModelNotAvailable
 from deploy.supervisor import ChildFailed
-from gateway.errors import JournalUnavailable, StoreUnavailable
+from gateway.errors import JournalUnavailable, StoreUnavailable, UnstorableText
 from gateway.setting_sources import ConfigurationError
 from gateway.tenants.errors import AdministrationError
 
@@ -26,6 +26,7 @@ FORESEEABLE = (
     JournalUnavailable,
     ModelNotAvailable,
     StoreUnavailable,
+    UnstorableText,
 )
 
 

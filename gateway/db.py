@@ -2,6 +2,7 @@
 
 Every transaction says whose rows it may see, and the store holds it to that (row-level security):
 `tenant_transaction` for work on behalf of known tenants, `system_transaction` for what spans all of them.
+Text that Postgres has no way to hold is found out here, whoever brings it and whatever for: UnstorableText.
 It knows no table and no query; those live in the slices (`tables.py`, `queries.py`).
 """
 
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Self
 
+from psycopg.errors import DataError, UntranslatableCharacter
 from psycopg.sql import SQL, Literal
 from sqlalchemy import URL, AdaptedConnection, MetaData, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
@@ -18,7 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-from gateway.errors import StoreUnavailable
+from gateway.errors import StoreUnavailable, UnstorableText
 
 SERVING_ROLE: Final = "sluice_app"
 CONNECT_TIMEOUT_SECONDS: Final = 3
@@ -90,7 +92,7 @@ class Database:
 
         One short READ COMMITTED transaction: commits at exit, rolls back on an error. Raises StoreUnavailable
         when the store cannot be reached, is too slow, or went away meanwhile; whether a commit that was under
-        way took effect is then unknown.
+        way took effect is then unknown. Raises UnstorableText for a value that no row can have.
         """
         return self._transaction(_BEGIN_SYSTEM)
 
@@ -103,7 +105,11 @@ class Database:
                     yield connection
         except (OperationalError, InterfaceError, PoolTimeout) as error:
             raise StoreUnavailable("The database cannot be reached right now.") from error
+        except UnicodeEncodeError as error:  # what a terminal made of bytes that are no UTF-8
+            raise UnstorableText from error
         except DBAPIError as error:
+            if _is_about_text(error):
+                raise UnstorableText from error
             if not error.connection_invalidated:
                 raise
             raise StoreUnavailable("The connection to the database was lost.") from error
@@ -137,6 +143,13 @@ def _refuse_if_cut(
     idle.register(connection.driver_connection.fileno(), select.POLLIN)
     if idle.poll(0):
         raise InvalidatePoolError
+
+
+def _is_about_text(error: DBAPIError) -> bool:
+    """The driver sends no NUL in a text (an error of its own has no state), the store takes none in JSON."""
+    cause = error.orig
+    is_the_drivers = isinstance(cause, DataError) and cause.sqlstate is None
+    return is_the_drivers or isinstance(cause, UntranslatableCharacter)
 
 
 def driver_url(url: str) -> URL:

@@ -2,7 +2,8 @@
 
     GatewayError
     ├── InvalidRequest          400  mend the request (`param` names the culprit)
-    │   └── ContextLengthExceeded
+    │   ├── ContextLengthExceeded
+    │   └── UnstorableText
     ├── InvalidApiKey           401  use a valid key
     ├── PermissionDenied        403  use a key that may do this
     ├── NotFound                404  name a thing that exists
@@ -70,6 +71,16 @@ class ContextLengthExceeded(InvalidRequest):
             param=param,
             code="context_length_exceeded",
             reason=AdmissionReason.CONTEXT_TOO_LONG,
+        )
+
+
+class UnstorableText(InvalidRequest):
+    """A text holds what the store can neither keep nor look for."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A text holds a character that cannot be stored or looked for: NUL, or one that is not Unicode.",
+            code="invalid_value",
         )
 
 

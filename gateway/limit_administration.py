@@ -16,7 +16,7 @@ from gateway.quotas import queries as quotas
 from gateway.quotas.limits import QuotaKind, QuotaLimit, Scope, check_value
 from gateway.tenants.errors import BadValue, NoSuchThing
 from gateway.tenants.ids import KeyId, TenantId
-from gateway.tenants.lookup import project_called, storable, tenant_called
+from gateway.tenants.lookup import project_called, tenant_called
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ async def _found(connection: AsyncConnection, target: Target) -> tuple[TenantId,
         project = await project_called(connection, tenant, target.project)
         return tenant.id, Scope.PROJECT, project.id
     if target.key is not None:
-        key = await keys.find(connection, KeyId(storable(target.key)))
+        key = await keys.find(connection, KeyId(target.key))
         if key is None or key.tenant != tenant.id:
             raise NoSuchThing(f"{tenant.name} has no key {target.key!r}.")
         return tenant.id, Scope.KEY, key.id

@@ -17,7 +17,6 @@ from gateway.operators import key_queries as queries
 from gateway.operators.operator_key import IssuedOperatorKey, OperatorKey
 from gateway.operators.scopes import OperatorScope
 from gateway.tenants.errors import AlreadyExists, BadValue, NoSuchThing
-from gateway.tenants.lookup import storable
 from gateway.tenants.names import checked_name
 
 
@@ -67,7 +66,7 @@ async def list_operator_keys(database: Database) -> Sequence[OperatorKey]:
 async def revoke_operator_key(database: Database, actor: str, name_or_id: str) -> OperatorKey:
     """Ends a key; refused everywhere within two seconds."""
     async with database.system_transaction() as connection:
-        old = await queries.find(connection, storable(name_or_id), for_update=True)
+        old = await queries.find(connection, name_or_id, for_update=True)
         if old is None:
             raise NoSuchThing(f"There is no operator key {name_or_id!r}.")
         if old.revoked_at is not None:

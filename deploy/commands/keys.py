@@ -13,14 +13,14 @@ from deploy.configuration import DEFAULT_DATA_DIR
 from gateway import key_administration
 from gateway.db import Database
 from gateway.key_administration import DEFAULT_OVERLAP, MAX_OVERLAP
-from gateway.keys.key import ApiKey, IssuedKey
+from gateway.keys.key import ApiKey, IssuedKey, KeyTerms
 from gateway.keys.scope import ALL_SCOPES, Scope
 from gateway.tenants.ids import KeyId
 
 HOUR = timedelta(hours=1)
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Create, list, rotate and revoke API keys."
+    add_completion=False, no_args_is_help=True, help="Create, list, change, rotate and revoke API keys."
 )
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the key and nothing else.")]
@@ -50,7 +50,6 @@ def create(
 ) -> None:
     """Makes a key. Its secret is shown this once."""
     pepper = pepper_of(data_dir=data_dir, database_url=database_url, config=config)
-    expires_at = None if expires_in_days is None else datetime.now(UTC) + timedelta(days=expires_in_days)
 
     async def verb(database: Database) -> IssuedKey:
         return await key_administration.issue_key(
@@ -62,7 +61,7 @@ def create(
             project=project,
             scopes=scopes or ALL_SCOPES,
             models=models or None,
-            expires_at=expires_at,
+            expires_at=_in_days(expires_in_days),
         )
 
     issued = with_store(verb, data_dir=data_dir, database_url=database_url)
@@ -90,6 +89,44 @@ def list_(
         [_row(key) for key in keys],
         empty="No keys yet. Make one: sluice keys create --tenant NAME",
     )
+
+
+@app.command("set")
+def set_(
+    key: Annotated[str, typer.Argument(help="The key's id, as `sluice keys list` shows it.")],
+    name: Annotated[str | None, typer.Option(help="What the key is for.")] = None,
+    scopes: Annotated[
+        list[Scope] | None, typer.Option("--scope", help="What it may be used for; may be repeated.")
+    ] = None,
+    has_all_scopes: Annotated[bool, typer.Option("--all-scopes", help="For everything.")] = False,
+    models: Annotated[
+        list[str] | None, typer.Option("--model", help="A model it may use; may be repeated.")
+    ] = None,
+    has_all_models: Annotated[bool, typer.Option("--all-models", help="With all of them.")] = False,
+    expires_in_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="From now.")] = None,
+    never_expires: Annotated[bool, typer.Option("--no-expiry", help="It never ends by itself.")] = False,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Changes what a key is called, what it may be used for, or until when. What is not named stays."""
+    terms = KeyTerms()
+    if name is not None:
+        terms["name"] = name
+    if _changes("--all-scopes", is_lifted=has_all_scopes, given=scopes):
+        terms["scopes"] = tuple(scopes or Scope)
+    if _changes("--all-models", is_lifted=has_all_models, given=models):
+        terms["models"] = tuple(models) if models else None
+    if _changes("--no-expiry", is_lifted=never_expires, given=expires_in_days):
+        terms["expires_at"] = _in_days(expires_in_days)
+    if not terms:
+        raise typer.BadParameter("say what of it changes", param_hint="KEY")
+
+    async def verb(database: Database) -> ApiKey:
+        return await key_administration.change_key(database, ACTOR, KeyId(key), terms)
+
+    changed = with_store(verb, data_dir=data_dir, database_url=database_url)
+    uses, until = _uses(changed), _minute(changed.expires_at)
+    print(f"Key {changed.name} of {changed.tenant_name}: {uses}; expires {until}. It binds within 2 seconds.")
 
 
 @app.command()
@@ -132,6 +169,17 @@ def revoke(
 
     revoked = with_store(verb, data_dir=data_dir, database_url=database_url)
     print(f"Key {revoked.redacted_value} of {revoked.tenant_name} revoked.")
+
+
+def _changes(option: str, *, is_lifted: bool, given: object) -> bool:
+    """Whether a term of a key is given anew, or lifted by `option`."""
+    if is_lifted and given:
+        raise typer.BadParameter("give it or lift it, not both", param_hint=option)
+    return is_lifted or bool(given)
+
+
+def _in_days(num_days: int | None) -> datetime | None:
+    return None if num_days is None else datetime.now(UTC) + timedelta(days=num_days)
 
 
 def _print_issued(issued: IssuedKey, *, quiet: bool, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TypedDict
 
 from gateway.keys.scope import Scope
 from gateway.tenants.ids import KeyId, ProjectId, TenantId
@@ -14,6 +15,15 @@ class KeyState(StrEnum):
     ACTIVE = "active"
     REVOKED = "revoked"
     EXPIRED = "expired"
+
+
+class KeyTerms(TypedDict, total=False):
+    """What of a key may change; what is absent stays. `models` None: all; `expires_at` None: without end."""
+
+    name: str
+    scopes: tuple[Scope, ...]
+    models: tuple[str, ...] | None
+    expires_at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)

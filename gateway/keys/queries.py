@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import RowMapping, Select, func, insert, or_, select, tuple_, union, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.keys.key import ApiKey
+from gateway.keys.key import ApiKey, KeyTerms
 from gateway.keys.scope import Scope
 from gateway.keys.tables import api_key
 from gateway.tenants.ids import KeyId, ProjectId, TenantId
@@ -153,6 +153,14 @@ async def renew(
             previous_expires_at=func.now() + overlap,
             updated_at=func.now(),
         )
+    )
+    return await _get(connection, key)
+
+
+async def change(connection: AsyncConnection, key: KeyId, terms: KeyTerms) -> ApiKey:
+    """Gives a key other terms; key caches see the change by `updated_at`."""
+    await connection.execute(
+        update(api_key).where(api_key.c.id == key).values(**terms, updated_at=func.now())
     )
     return await _get(connection, key)
 

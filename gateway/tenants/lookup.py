@@ -10,7 +10,7 @@ from gateway.tenants.tenant import Tenant
 
 async def tenant_called(connection: AsyncConnection, name_or_id: str, *, for_update: bool = False) -> Tenant:
     """The tenant, by name or id. Raises NoSuchThing."""
-    tenant = await queries.find(connection, storable(name_or_id), for_update=for_update)
+    tenant = await queries.find(connection, name_or_id, for_update=for_update)
     if tenant is None:
         raise NoSuchThing(f"There is no tenant {name_or_id!r}.")
     return tenant
@@ -20,14 +20,7 @@ async def project_called(connection: AsyncConnection, tenant: Tenant, name_or_id
     """A tenant's project, by name or id; None: its first. Raises NoSuchThing."""
     if name_or_id is None:
         return await queries.first_project(connection, tenant.id)
-    project = await queries.find_project(connection, tenant.id, storable(name_or_id))
+    project = await queries.find_project(connection, tenant.id, name_or_id)
     if project is None:
         raise NoSuchThing(f"The tenant {tenant.name!r} has no project {name_or_id!r}.")
     return project
-
-
-def storable(text: str) -> str:
-    """`text`, if something can be called so: Postgres stores no NUL. Raises NoSuchThing."""
-    if "\0" in text:
-        raise NoSuchThing(f"There is nothing called {text!r}.")
-    return text

@@ -1,6 +1,7 @@
 """What every route of the gateway answers to whom. One that is not here fails the tests that walk them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from fastapi.routing import iter_route_contexts
@@ -31,6 +32,7 @@ class Operators:
     """Opens with an operator key that has the route's scope."""
 
     body: object = None
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 Rule = Open | Tenants | Operators
@@ -51,6 +53,7 @@ RULES: Final[dict[Route, Rule]] = {
     ("POST", "/admin/v1/keys"): Operators(body={"tenant": "ours-canary", "name": "new"}),
     ("GET", "/admin/v1/keys"): Operators(),
     ("GET", "/admin/v1/keys/{key}"): Operators(),
+    ("PATCH", "/admin/v1/keys/{key}"): Operators(body={"name": "renamed"}),
     ("POST", "/admin/v1/keys/{key}/rotate"): Operators(body={}),
     ("POST", "/admin/v1/keys/{key}/revoke"): Operators(),
     ("GET", "/admin/v1/audit"): Operators(),

@@ -52,11 +52,11 @@ class House:
 
     async def knock(self, route: Route, secret: str | None) -> httpx.Response:
         """What the route answers to a key."""
-        body = getattr(RULES[route], "body", None)
+        body, query = getattr(RULES[route], "body", None), getattr(RULES[route], "query", None)
         async with client_of(self.url, secret or "") as client:
             if secret is None:
                 del client.headers["Authorization"]
-            return await client.request(route[0], self.path(route), json=body)
+            return await client.request(route[0], self.path(route), json=body, params=query)
 
     def shows_nothing_of_ours(self, response: httpx.Response) -> bool:
         """Neither in the body nor in a header; a message may repeat an id that the path named."""

@@ -15,7 +15,7 @@ from gateway.key_administration import issue_key, list_keys, revoke_key, rotate_
 from gateway.keys.secret import make_key, renew_key
 from gateway.keys.service import POLL_SECONDS, KeyService
 from tests.benchmarks.key_verification import check
-from tests.builders.key_checks import bearer, seconds_until
+from tests.builders.key_checks import age_keys, bearer, seconds_until
 from tests.builders.statements import counted_statements
 from tests.builders.store import PEPPER, make_customer
 from tests.builders.store_rows import until_value, value
@@ -118,6 +118,7 @@ async def test_a_revoked_key_is_refused_on_every_replica_within_two_seconds(
     database: Database, database_url: str, keys: KeyService
 ) -> None:
     customer = await make_customer(database)
+    age_keys(database_url)
     other_database = Database.connect(database_url, application_name="other")
     other = KeyService(other_database, PEPPER)
     await other.start()

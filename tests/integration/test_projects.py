@@ -63,7 +63,7 @@ async def test_another_tenant_s_project_does_not_exist(database: Database) -> No
     for tenant in ("acme", "other"):
         await create_tenant(database, "ana", tenant)
     project = await create_project(database, "ana", "other", "search")
-    for name_or_id in ("search", project.id, "no\0thing"):
+    for name_or_id in ("search", project.id, "nothing"):
         with pytest.raises(NoSuchThing):
             await issue_key(database, PEPPER, "ana", "acme", name="key", project=name_or_id)
 

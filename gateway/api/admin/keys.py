@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gateway import key_administration
 from gateway.api.admin.body import read_body
@@ -13,7 +13,7 @@ from gateway.api.admin.described import answered, described
 from gateway.api.admin.desk import Desk, desk_for
 from gateway.api.admin.pages import After, Limit, Named, Page, page_of
 from gateway.key_administration import DEFAULT_OVERLAP, MAX_OVERLAP
-from gateway.keys.key import ApiKey, IssuedKey, KeyState
+from gateway.keys.key import ApiKey, IssuedKey, KeyState, KeyTerms
 from gateway.keys.scope import Scope
 from gateway.operators.scopes import OperatorScope
 from gateway.tenants.ids import KeyId
@@ -39,6 +39,28 @@ class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scopes: list[Scope] = msgspec.field(default_factory=lambda: list(Scope))
     models: list[str] | None = None
     expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class KeyChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is not named stays. Null lifts: `scopes` for every use, `models` all, `expires_at` without end."""
+
+    name: str | UnsetType = UNSET
+    scopes: list[Scope] | UnsetType | None = UNSET
+    models: list[str] | UnsetType | None = UNSET
+    expires_at: Annotated[datetime, Meta(tz=True)] | UnsetType | None = UNSET
+
+    def terms(self) -> KeyTerms:
+        """Those that are named."""
+        terms = KeyTerms()
+        if self.name is not UNSET:
+            terms["name"] = self.name
+        if self.scopes is not UNSET:
+            terms["scopes"] = tuple(Scope if self.scopes is None else self.scopes)
+        if self.models is not UNSET:
+            terms["models"] = None if self.models is None else tuple(self.models)
+        if self.expires_at is not UNSET:
+            terms["expires_at"] = self.expires_at
+        return terms
 
 
 class KeyRotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +98,7 @@ class IssuedKeyView(msgspec.Struct, frozen=True):
     object: Literal["issued_key"] = "issued_key"
 
 
-SHAPES: Final = (NewKey, KeyRotation, KeyView, IssuedKeyView, Page[KeyView])
+SHAPES: Final = (NewKey, KeyChanges, KeyRotation, KeyView, IssuedKeyView, Page[KeyView])
 
 
 @router.post("", summary="Create a key", **described(IssuedKeyView, body=NewKey, status=201, errors=(404,)))
@@ -113,6 +135,18 @@ async def list_keys(
 async def show_key(key: str, desk: Desk = desk_for(OperatorScope.KEYS_READ)) -> Response:
     """By its id."""
     return answered(_view(await key_administration.get_key(desk.database, KeyId(key))))
+
+
+@router.patch(
+    "/{key}",
+    summary="Change a key's name, scopes, models or expiry",
+    **described(KeyView, body=KeyChanges, errors=(404,)),
+)
+async def change_key(request: Request, key: str, desk: Desk = desk_for(OperatorScope.KEYS_WRITE)) -> Response:
+    """Binds within 2 seconds; its secrets stay. A revoked key stays as it is. May be repeated."""
+    changes = await read_body(request, KeyChanges)
+    changed = await key_administration.change_key(desk.database, desk.actor, KeyId(key), changes.terms())
+    return answered(_view(changed))
 
 
 @router.post(
