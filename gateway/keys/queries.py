@@ -46,9 +46,9 @@ class KeyRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Keys that changed, themselves or by their tenant, up to `now` by the store's clock."""
+    """Keys that changed, themselves or by their tenant, and when; up to `now` by the store's clock."""
 
-    keys: frozenset[KeyId]
+    keys: frozenset[tuple[KeyId, datetime]]
     now: datetime
 
 
@@ -92,14 +92,14 @@ async def changes_since(
     now = await connection.scalar(select(func.now()))
     assert now is not None
     start = (now if since is None else since) - func.make_interval(0, 0, 0, 0, 0, 0, overlap_seconds)
-    themselves = select(api_key.c.id).where(api_key.c.updated_at > start)
+    themselves = select(api_key.c.id, api_key.c.updated_at).where(api_key.c.updated_at > start)
     by_tenant = (
-        select(api_key.c.id)
+        select(api_key.c.id, tenant.c.updated_at)
         .join(tenant, tenant.c.id == api_key.c.tenant_id)
         .where(tenant.c.updated_at > start)
     )
     rows = await connection.execute(union(themselves, by_tenant))  # each half has its index
-    return Changes(keys=frozenset(KeyId(key) for key in rows.scalars()), now=now)
+    return Changes(keys=frozenset((KeyId(key), at) for key, at in rows), now=now)
 
 
 async def mark_used(connection: AsyncConnection, keys: Collection[KeyId]) -> None:

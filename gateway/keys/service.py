@@ -42,6 +42,7 @@ class KeyService:
         self._look_ups: dict[tuple[bytes, int], asyncio.Task[Valid | InvalidApiKey]] = {}
         self._polling: asyncio.Task[None] | None = None
         self._changes_until: datetime | None = None  # store's clock
+        self._heard: frozenset[tuple[KeyId, datetime]] = frozenset()  # polls overlap
         self._polled_at = time.monotonic()
         self._trouble = Trouble(logger, "changes of keys are not seen")
 
@@ -134,7 +135,8 @@ class KeyService:
             )
         self._polled_at = time.monotonic()
         self._changes_until = changes.now
-        self._cache.forget(changes.keys)
+        self._cache.forget({key for key, _ in changes.keys - self._heard})
+        self._heard = changes.keys
         if self._used:
             await self._mark_used()
 

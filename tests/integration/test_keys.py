@@ -85,6 +85,18 @@ async def test_a_key_nobody_issued_costs_one_statement_and_none_the_next_time(da
         assert len(statements) == num_statements
 
 
+async def test_a_key_made_a_moment_ago_goes_on_when_the_store_goes_away(
+    database: Database, keys: KeyService, store_switch: StoreSwitch
+) -> None:
+    """Polls overlap, and each of them forgot it again for twenty seconds."""
+    customer = await make_customer(database)
+    await asyncio.sleep(2 * POLL_SECONDS)  # the change has been heard of
+    await keys.authenticate(bearer(customer.secret))
+    await asyncio.sleep(2 * POLL_SECONDS)  # a poll hears of it again
+    store_switch.off()
+    assert await keys.authenticate(bearer(customer.secret)) == customer.caller
+
+
 async def test_a_hot_key_that_has_just_changed_costs_one_statement_whoever_asks_meanwhile(
     database: Database,
 ) -> None:
