@@ -13,6 +13,7 @@ from gateway.key_administration import revoke_key
 from gateway.quotas.limits import QuotaKind
 from tests.builders.bodies import chat_body
 from tests.builders.engine_messages import engine_description, token_ids_of
+from tests.builders.key_checks import age_keys
 from tests.builders.store import make_customer
 from tests.builders.store_rows import until_rows, until_value
 from tests.builders.stored_gateway import SHARED, client_of, stored_gateway, until_status
@@ -131,6 +132,7 @@ async def test_while_the_store_is_away_known_keys_go_on_and_strangers_are_told_5
 ) -> None:
     engine.script = answer(5)
     known, stranger = await make_customer(database), await make_customer(database, "stranger")
+    age_keys(database_url)
     async with client_of(url, known.secret) as client, client_of(url, stranger.secret) as other:
         assert (await client.post(CHAT, json=chat_body())).status_code == 200
         store_switch.off()
@@ -162,9 +164,10 @@ async def test_while_the_store_is_away_nobody_is_served_beyond_what_was_lent(
 
 
 async def test_a_store_that_is_away_is_never_a_401(
-    database: Database, url: str, store_switch: StoreSwitch
+    database: Database, database_url: str, url: str, store_switch: StoreSwitch
 ) -> None:
     known, unknown = await make_customer(database, "known"), await make_customer(database, "unknown")
+    age_keys(database_url)
     async with client_of(url, known.secret) as client, client_of(url, unknown.secret) as stranger:
         assert (await client.get("/v1/models")).status_code == 200
         store_switch.off()
