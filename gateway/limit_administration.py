@@ -4,7 +4,7 @@ Raises AdministrationError with a line for the operator, or StoreUnavailable.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,6 +17,7 @@ from gateway.quotas.limits import QuotaKind, QuotaLimit, Scope, check_value
 from gateway.tenants.errors import BadValue, NoSuchThing
 from gateway.tenants.ids import KeyId, TenantId
 from gateway.tenants.lookup import project_called, tenant_called
+from gateway.tenants.names import checked_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,34 +39,34 @@ class LimitUse:
     used: int
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a limit is kept: whose it is, and whose requests it counts together."""
+
+    tenant: TenantId
+    scope: Scope
+    scope_id: str
+
+
 async def set_limit(
     database: Database, actor: str, target: Target, kind: QuotaKind, value: int | None
-) -> None:
-    """Sets a limit, or lifts it with None. What was used stays used."""
+) -> LimitUse | None:
+    """Sets a limit, or lifts it with None. What was used stays used; what is so already leaves no trail.
+
+    Returns how the limit stands then; None: there is none.
+    """
     if value is not None:
         _check(value)
+    if target.model is not None:
+        target = replace(target, model=checked_name(target.model))
     async with database.system_transaction() as connection:
-        tenant, scope, scope_id = await _found(connection, target)
-        old = await _value(connection, tenant, scope, scope_id, target, kind)
-        await quotas.save_limit(
-            connection,
-            tenant=tenant,
-            scope=scope,
-            scope_id=scope_id,
-            kind=kind,
-            model=target.model,
-            request_class=target.request_class,
-            value=value,
-        )
-        what = {"kind": kind.value, "model": target.model, "request_class": target.request_class}
-        await audit.record(
-            connection,
-            actor=actor,
-            action="limit.set",
-            subject=scope_id,
-            before={**what, "value": old},
-            after={**what, "value": value},
-        )
+        place = await _found(connection, target)
+        old = await _limit(connection, place, target, kind)
+        if value != (None if old is None else old.value):
+            await _save(connection, actor, place, target, kind, old=old, value=value)
+        new = await _limit(connection, place, target, kind)
+        used = {} if new is None else await quotas.used_of(connection, new.tenant)
+    return None if new is None else LimitUse(limit=new, used=used.get(new.id, 0))
 
 
 async def list_limits(database: Database, tenant_name_or_id: str) -> Sequence[LimitUse]:
@@ -77,34 +78,71 @@ async def list_limits(database: Database, tenant_name_or_id: str) -> Sequence[Li
     return [LimitUse(limit=limit, used=used.get(limit.id, 0)) for limit in limits]
 
 
-async def _found(connection: AsyncConnection, target: Target) -> tuple[TenantId, Scope, str]:
+async def page_of_limits(
+    database: Database, tenant_name_or_id: str, *, limit: int, after: int | None = None
+) -> Sequence[LimitUse]:
+    """At most `limit` limits of a tenant, its projects and its keys, oldest first; those behind `after`."""
+    async with database.system_transaction() as connection:
+        tenant = await tenant_called(connection, tenant_name_or_id)
+        limits = await quotas.page_of_limits(connection, tenant.id, limit=limit, after=after)
+        used = await quotas.used_of(connection, tenant.id)
+    return [LimitUse(limit=limit, used=used.get(limit.id, 0)) for limit in limits]
+
+
+async def _found(connection: AsyncConnection, target: Target) -> _Place:
     tenant = await tenant_called(connection, target.tenant)
     if target.project is not None and target.key is not None:
         raise BadValue("A limit is of a project or of a key, not of both.")
     if target.project is not None:
         project = await project_called(connection, tenant, target.project)
-        return tenant.id, Scope.PROJECT, project.id
+        return _Place(tenant.id, Scope.PROJECT, project.id)
     if target.key is not None:
         key = await keys.find(connection, KeyId(target.key))
         if key is None or key.tenant != tenant.id:
             raise NoSuchThing(f"{tenant.name} has no key {target.key!r}.")
-        return tenant.id, Scope.KEY, key.id
-    return tenant.id, Scope.TENANT, tenant.id
+        return _Place(tenant.id, Scope.KEY, key.id)
+    return _Place(tenant.id, Scope.TENANT, tenant.id)
 
 
-async def _value(
+async def _limit(
+    connection: AsyncConnection, place: _Place, target: Target, kind: QuotaKind
+) -> QuotaLimit | None:
+    wanted = (place.scope, place.scope_id, kind, target.model, target.request_class)
+    for limit in await quotas.limits_of(connection, place.tenant):
+        if (limit.scope, limit.scope_id, limit.kind, limit.model, limit.request_class) == wanted:
+            return limit
+    return None
+
+
+async def _save(
     connection: AsyncConnection,
-    tenant: TenantId,
-    scope: Scope,
-    scope_id: str,
+    actor: str,
+    place: _Place,
     target: Target,
     kind: QuotaKind,
-) -> int | None:
-    wanted = (scope, scope_id, kind, target.model, target.request_class)
-    for limit in await quotas.limits_of(connection, tenant):
-        if (limit.scope, limit.scope_id, limit.kind, limit.model, limit.request_class) == wanted:
-            return limit.value
-    return None
+    *,
+    old: QuotaLimit | None,
+    value: int | None,
+) -> None:
+    await quotas.save_limit(
+        connection,
+        tenant=place.tenant,
+        scope=place.scope,
+        scope_id=place.scope_id,
+        kind=kind,
+        model=target.model,
+        request_class=target.request_class,
+        value=value,
+    )
+    what = {"kind": kind.value, "model": target.model, "request_class": target.request_class}
+    await audit.record(
+        connection,
+        actor=actor,
+        action="limit.set",
+        subject=place.scope_id,
+        before={**what, "value": None if old is None else old.value},
+        after={**what, "value": value},
+    )
 
 
 def _check(value: int) -> None:

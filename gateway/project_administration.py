@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.audit import queries as audit
 from gateway.db import Database
 from gateway.tenants import queries as tenants
-from gateway.tenants.errors import AlreadyExists
+from gateway.tenants.errors import AlreadyExists, NoSuchThing
 from gateway.tenants.ids import ProjectId
 from gateway.tenants.lookup import tenant_called
 from gateway.tenants.names import checked_name
@@ -38,6 +38,24 @@ async def list_projects(database: Database, tenant_name_or_id: str | None = None
             return await tenants.projects_of(connection, None)
         tenant = await tenant_called(connection, tenant_name_or_id)
         return await tenants.projects_of(connection, tenant.id)
+
+
+async def page_of_projects(
+    database: Database, tenant_name_or_id: str | None = None, *, limit: int, after: str | None = None
+) -> Sequence[Project]:
+    """At most `limit` projects of a tenant, or of everybody, by name; those behind the project `after`."""
+    async with database.system_transaction() as connection:
+        last = None if after is None else await _existing(connection, ProjectId(after))
+        tenant = None if tenant_name_or_id is None else await tenant_called(connection, tenant_name_or_id)
+        return await tenants.page_of_projects(
+            connection, None if tenant is None else tenant.id, limit=limit, after=last
+        )
+
+
+async def _existing(connection: AsyncConnection, project: ProjectId) -> ProjectId:
+    if not await tenants.project_exists(connection, project):
+        raise NoSuchThing(f"There is no project {project!r}.")
+    return project
 
 
 async def _add_project(connection: AsyncConnection, actor: str, tenant: Tenant, name: str) -> Project:

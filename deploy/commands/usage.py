@@ -1,10 +1,8 @@
 """`sluice usage`: what was used, by whom and when."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,36 +10,16 @@ import typer
 from deploy.commands.options import AsJson, DatabaseUrl, DataDir
 from deploy.commands.store_access import print_json, print_table, with_store
 from deploy.configuration import DEFAULT_DATA_DIR
+from gateway import usage_administration
 from gateway.db import Database
-from gateway.tenants.lookup import tenant_called
-from gateway.usage import reports
-from gateway.usage.reports import Dimension, UsageAt, UsageOf, Used
-from gateway.usage.span import Span, Unit
+from gateway.usage.reports import UsageAt, UsageOf, Used
+from gateway.usage.span import Span
+from gateway.usage_administration import By, Report
 
 MAX_HOURS: Final = 7 * 24  # gateways keep minutes for at least a week
 COUNTS: Final = ["requests", "prompt tokens", "of them cached", "output tokens", "tokens"]
 
 app = typer.Typer(add_completion=False)
-
-
-class By(StrEnum):
-    """What the rows of the table are."""
-
-    TENANT = "tenant"
-    PROJECT = "project"
-    KEY = "key"
-    MODEL = "model"
-    CLASS = "class"
-    DAY = "day"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """The rows that were asked for, and the sum of all there are."""
-
-    rows: Sequence[UsageOf | UsageAt]
-    total: Used
-    has_more: bool
 
 
 def _moment(text: str) -> datetime:
@@ -72,33 +50,21 @@ def usage(
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shows requests and tokens, who used most first; days in their order."""
+    """Shows requests and tokens, who used most first; days and minutes in their order."""
     span = Span(since=_moment(since))
 
     async def verb(database: Database) -> Report:
-        return await _report(database, tenant, by, span, limit=limit)
+        return await usage_administration.usage_report(
+            database, by, span, tenant_name_or_id=tenant, limit=limit
+        )
 
     report = with_store(verb, data_dir=data_dir, database_url=database_url)
     if as_json:
         print_json(_as_json(report, by, span))
         return
     print_table(_columns(by), _table(report, by), empty="Nothing was used.")
-    if report.has_more:
+    if report.next is not None:
         print(f"The first {limit} rows; --limit shows more.")
-
-
-async def _report(database: Database, tenant: str | None, by: By, span: Span, *, limit: int) -> Report:
-    async with database.system_transaction() as connection:
-        tenant_id = None if tenant is None else (await tenant_called(connection, tenant)).id
-        rows: Sequence[UsageOf | UsageAt]
-        if by is By.DAY:
-            rows = await reports.over_time(connection, Unit.DAY, span, tenant_id=tenant_id, limit=limit + 1)
-        else:
-            rows = await reports.by(
-                connection, Dimension(by.value), span, tenant_id=tenant_id, limit=limit + 1
-            )
-        total = await reports.total(connection, span, tenant_id=tenant_id)
-    return Report(rows=rows[:limit], total=total, has_more=len(rows) > limit)
 
 
 def _columns(by: By) -> list[str]:
@@ -118,7 +84,8 @@ def _table(report: Report, by: By) -> list[list[object]]:
 def _names(row: UsageOf | UsageAt, by: By) -> list[object]:
     match row:
         case UsageAt():
-            return [f"{row.at.astimezone(UTC):%Y-%m-%d}"]
+            at = row.at.astimezone(UTC)
+            return [f"{at:%Y-%m-%d}" if by is By.DAY else f"{at:%Y-%m-%d %H:%M}"]
         case UsageOf():
             owner = [row.tenant_name] if by in (By.PROJECT, By.KEY) else []
             return [*owner, row.name, *([row.id] if by is By.KEY else [])]
@@ -139,6 +106,6 @@ def _as_json(report: Report, by: By, span: Span) -> dict[str, Any]:
         "by": by.value,
         "since": span.since.isoformat(timespec="seconds"),
         "rows": [{**asdict(row), "tokens": row.tokens} for row in report.rows],
-        "has_more": report.has_more,
+        "has_more": report.next is not None,
         "total": {**asdict(report.total), "tokens": report.total.tokens},
     }

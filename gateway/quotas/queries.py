@@ -180,6 +180,20 @@ async def limits_of(connection: AsyncConnection, tenant: TenantId) -> list[Quota
     return [_limit(row) for row in rows.mappings()]
 
 
+async def page_of_limits(
+    connection: AsyncConnection, tenant: TenantId, *, limit: int, after: int | None
+) -> list[QuotaLimit]:
+    """At most `limit` limits of a tenant, oldest first; those behind the one of the id `after`."""
+    rows = await connection.execute(
+        select(quota_limit)
+        .where(quota_limit.c.tenant_id == tenant, quota_limit.c.value.is_not(None))
+        .where(quota_limit.c.id > (after or 0))
+        .order_by(quota_limit.c.id)
+        .limit(limit)
+    )
+    return [_limit(row) for row in rows.mappings()]
+
+
 async def limits_by_tenant(connection: AsyncConnection) -> dict[TenantId, list[QuotaLimit]]:
     """Everybody's limits: for operators."""
     rows = await connection.execute(

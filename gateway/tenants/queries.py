@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, RowMapping, Select, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, RowMapping, Select, func, insert, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.tenants.ids import ProjectId, TenantId
@@ -98,6 +98,28 @@ async def projects_of(connection: AsyncConnection, tenant_id: TenantId | None) -
     found = _projects().order_by(tenant.c.name, project.c.name)
     if tenant_id is not None:
         found = found.where(project.c.tenant_id == tenant_id)
+    rows = await connection.execute(found)
+    return [_project(row) for row in rows.mappings()]
+
+
+async def project_exists(connection: AsyncConnection, project_id: ProjectId) -> bool:
+    """Whether anybody has a project of this id."""
+    return await connection.scalar(select(project.c.id).where(project.c.id == project_id)) is not None
+
+
+async def page_of_projects(
+    connection: AsyncConnection, tenant_id: TenantId | None, *, limit: int, after: ProjectId | None
+) -> Sequence[Project]:
+    """At most `limit` projects of a tenant, or of everybody, in the order of names; those behind `after`."""
+    found = _projects().order_by(tenant.c.name, project.c.name).limit(limit)
+    if tenant_id is not None:
+        found = found.where(project.c.tenant_id == tenant_id)
+    if after is not None:
+        last, owner = project.alias(), tenant.alias()
+        place = select(owner.c.name, last.c.name).join(owner, owner.c.id == last.c.tenant_id)
+        found = found.where(
+            tuple_(tenant.c.name, project.c.name) > place.where(last.c.id == after).scalar_subquery()
+        )
     rows = await connection.execute(found)
     return [_project(row) for row in rows.mappings()]
 

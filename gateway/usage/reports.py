@@ -73,6 +73,14 @@ class UsageOf(Used):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rank:
+    """The place of one in a report by what was used: behind all who used more."""
+
+    tokens: int
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class UsageAt(Used):
     """Of the minute or day that begins at `at`."""
 
@@ -93,7 +101,7 @@ async def by(
     *,
     tenant_id: TenantId | None,
     limit: int,
-    after: UsageOf | None = None,
+    after: UsageOf | Rank | None = None,
 ) -> Sequence[UsageOf]:
     """Who used most comes first. Without a tenant for operators only."""
     buckets = _buckets(pieces(span), tenant_id)

@@ -50,12 +50,20 @@ RULES: Final[dict[Route, Rule]] = {
     ("GET", "/admin/v1/tenants"): Operators(),
     ("GET", "/admin/v1/tenants/{tenant}"): Operators(),
     ("PATCH", "/admin/v1/tenants/{tenant}"): Operators(body={"weight": 7}),
+    ("POST", "/admin/v1/projects"): Operators(body={"tenant": "ours-canary", "name": "new"}),
+    ("GET", "/admin/v1/projects"): Operators(),
     ("POST", "/admin/v1/keys"): Operators(body={"tenant": "ours-canary", "name": "new"}),
     ("GET", "/admin/v1/keys"): Operators(),
     ("GET", "/admin/v1/keys/{key}"): Operators(),
     ("PATCH", "/admin/v1/keys/{key}"): Operators(body={"name": "renamed"}),
     ("POST", "/admin/v1/keys/{key}/rotate"): Operators(body={}),
     ("POST", "/admin/v1/keys/{key}/revoke"): Operators(),
+    ("PUT", "/admin/v1/limits"): Operators(
+        body={"tenant": "ours-canary", "kind": "tokens_per_day", "value": 5_000}
+    ),
+    ("GET", "/admin/v1/limits"): Operators(query={"tenant": "ours-canary"}),
+    ("DELETE", "/admin/v1/limits"): Operators(query={"tenant": "ours-canary", "kind": "tokens_per_day"}),
+    ("GET", "/admin/v1/usage"): Operators(),
     ("GET", "/admin/v1/audit"): Operators(),
 }
 

@@ -2,23 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
 
+from engine.protocol import Usage
 from gateway.administration import create_tenant, get_tenant
 from gateway.api.admin.body import MAX_BYTES
 from gateway.db import Database
 from gateway.key_administration import issue_key
 from gateway.keys.scope import Scope
 from gateway.operators.scopes import OperatorScope
+from gateway.usage.queries import record
 from tests.builders.bodies import chat_body
 from tests.builders.engine_messages import engine_description
 from tests.builders.operators import operator_client
-from tests.builders.store import PEPPER, make_customer
+from tests.builders.store import PEPPER, Customer, make_customer
 from tests.builders.store_rows import rows, value
 from tests.builders.stored_gateway import SHARED, client_of, stored_gateway, until_status
+from tests.builders.usage import usage_event
 from tests.fakes.websocket_engine import WebSocketEngine, answer
 from tests.fixtures_postgres import StoreSwitch
 
@@ -26,6 +30,9 @@ pytestmark = pytest.mark.postgres
 
 TENANTS = "/admin/v1/tenants"
 KEYS = "/admin/v1/keys"
+PROJECTS = "/admin/v1/projects"
+LIMITS = "/admin/v1/limits"
+USAGE = "/admin/v1/usage"
 AUDIT = "/admin/v1/audit"
 
 
@@ -56,6 +63,28 @@ async def refused(answering: Any, status: int, code: str) -> str:
     assert set(error["error"]) == {"message", "type", "param", "code"}
     assert error["error"]["code"] == code
     return str(error["error"]["message"])
+
+
+async def all_pages(robot: httpx.AsyncClient, path: str, **query: Any) -> list[Any]:
+    """Every thing of a list, page by page."""
+    found: list[Any] = []
+    has_more = True
+    while has_more:
+        after = {"after": found[-1]["id"]} if found else {}
+        page = await done(robot.get(path, params={**query, **after}))
+        found, has_more = found + page["data"], page["has_more"]
+    return found
+
+
+async def use_models(database: Database, customer: Customer, num_models: int) -> None:
+    """A request for each model, a day after the other, some of them of as many tokens."""
+    who = {"tenant": customer.tenant.id, "project": customer.caller.project, "key": customer.caller.key}
+    async with database.system_transaction() as connection:
+        for number in range(num_models):
+            at = datetime(2026, 1, 5 + number, 12, tzinfo=UTC)
+            used = Usage(prompt_tokens=0, cached_tokens=0, completion_tokens=7 + number % 2)
+            facts = {"model": f"model-{number}", "usage": used, "admitted_at": at}
+            await record(connection, [usage_event(f"request-{number}", **who | facts)])
 
 
 # --- tenants -----------------------------------------------------------------------------------------------
@@ -121,6 +150,40 @@ async def test_pages_of_tenants_join_without_a_gap_while_some_are_added(
         seen += [tenant["name"] for tenant in page["data"]]
         await create_tenant(database, "ana", f"added-{len(seen)}")
     assert seen == names
+
+
+# --- projects ----------------------------------------------------------------------------------------------
+
+
+async def test_a_project_is_made_for_keys_to_belong_to(robot: httpx.AsyncClient) -> None:
+    tenant = await done(robot.post(TENANTS, json={"name": "acme"}), 201)
+    made = await done(robot.post(PROJECTS, json={"tenant": "acme", "name": "search"}), 201)
+    assert (made["tenant"], made["tenant_name"], made["name"]) == (tenant["id"], "acme", "search")
+    issued = await done(robot.post(KEYS, json={"tenant": "acme", "project": "search", "name": "x"}), 201)
+    assert issued["key"]["project"] == made["id"]
+    trail = await done(robot.get(AUDIT, params={"subject": made["id"]}))
+    assert [event["action"] for event in trail["data"]] == ["project.create"]
+
+
+async def test_a_project_needs_a_tenant_and_a_free_name(robot: httpx.AsyncClient) -> None:
+    await done(robot.post(TENANTS, json={"name": "acme"}), 201)
+    twice = robot.post(PROJECTS, json={"tenant": "acme", "name": "default"})
+    assert "already" in await refused(twice, 409, "already_exists")
+    await refused(robot.post(PROJECTS, json={"tenant": "nobody", "name": "search"}), 404, "not_found")
+    await refused(robot.post(PROJECTS, json={"tenant": "acme", "name": ""}), 400, "invalid_value")
+
+
+async def test_pages_of_projects_are_everybodys_or_one_tenants(robot: httpx.AsyncClient) -> None:
+    for tenant in ("beta", "acme"):
+        await done(robot.post(TENANTS, json={"name": tenant}), 201)
+        for name in ("search", "ads"):
+            await done(robot.post(PROJECTS, json={"tenant": tenant, "name": name}), 201)
+    names = [
+        [project["tenant_name"], project["name"]] for project in await all_pages(robot, PROJECTS, limit=2)
+    ]
+    assert names == [[tenant, name] for tenant in ("acme", "beta") for name in ("ads", "default", "search")]
+    of_beta = await all_pages(robot, PROJECTS, limit=2, tenant="beta")
+    assert [project["name"] for project in of_beta] == ["ads", "default", "search"]
 
 
 # --- keys --------------------------------------------------------------------------------------------------
@@ -215,6 +278,144 @@ async def test_a_key_that_cannot_be_is_a_400(
     assert (await done(robot.get(KEYS)))["data"] == []
 
 
+# --- limits ------------------------------------------------------------------------------------------------
+
+
+async def test_a_limit_is_set_shown_with_its_use_and_lifted(
+    database: Database, robot: httpx.AsyncClient, url: str
+) -> None:
+    customer = await make_customer(database)
+    what = {"tenant": "acme", "kind": "tokens_per_day", "key": customer.caller.key}
+    limit = await done(robot.put(LIMITS, json=what | {"value": 10_000}))
+    assert (limit["scope"], limit["scope_id"], limit["used"]) == ("key", customer.caller.key, 0)
+    async with client_of(url, customer.secret) as client:
+        await done(client.post("/v1/chat/completions", json=chat_body()))
+        async with asyncio.timeout(20):
+            while (await all_pages(robot, LIMITS, tenant="acme"))[0]["used"] == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await done(robot.put(LIMITS, json=what | {"value": 0}))
+        await until_status(client, "POST", "/v1/chat/completions", 429)
+        lifted = await done(robot.delete(LIMITS, params=what))
+        assert (lifted["object"], lifted["deleted"]) == ("limit", True)
+        await until_status(client, "POST", "/v1/chat/completions", 200)
+    assert await all_pages(robot, LIMITS, tenant="acme") == []
+
+
+async def test_the_same_limit_again_leaves_no_trail(
+    database: Database, robot: httpx.AsyncClient, database_url: str
+) -> None:
+    await make_customer(database)
+    wanted = {"tenant": "acme", "kind": "tokens_per_day", "model": "tiny", "request_class": "offline"}
+    for value_wanted in (7, 7, 8):
+        limit = await done(robot.put(LIMITS, json=wanted | {"value": value_wanted}))
+        assert (limit["value"], limit["model"], limit["request_class"]) == (value_wanted, "tiny", "offline")
+    for _ in range(2):
+        await done(robot.delete(LIMITS, params=wanted))
+    changes = "SELECT before->'value', after->'value' FROM audit_event WHERE action = 'limit.set' ORDER BY id"
+    assert rows(database_url, changes) == [(None, 7), (7, 8), (8, None)]
+
+
+async def test_limits_of_all_scopes_come_in_pages(database: Database, robot: httpx.AsyncClient) -> None:
+    customer = await make_customer(database)
+    await make_customer(database, "other", tokens_per_minute=5)
+    scopes = [{}, {"project": "default"}, {"key": customer.caller.key}, {"model": "tiny"}]
+    for scope in scopes:
+        await done(robot.put(LIMITS, json={"tenant": "acme", "kind": "output_tokens", "value": 9, **scope}))
+    limits = await all_pages(robot, LIMITS, limit=3, tenant="acme")
+    assert [limit["scope"] for limit in limits] == ["tenant", "project", "key", "tenant"]
+    assert {limit["used"] for limit in limits} == {None}, "each request counts alone"
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"),
+    [
+        ({"tenant": "nobody"}, 404),
+        ({"project": "nothing"}, 404),
+        ({"key": "nothing"}, 404),
+        ({"project": "default", "key": "nothing"}, 400),
+        ({"value": -1}, 400),
+        ({"value": 10**13}, 400),
+        ({"value": None}, 400),
+        ({"kind": "tokens_per_year"}, 400),
+        ({"model": "x" * 5_000}, 400),
+        ({"request_class": "urgent"}, 400),
+    ],
+)
+async def test_what_cannot_be_limited_is_refused(
+    database: Database, robot: httpx.AsyncClient, limit: dict[str, object], status: int
+) -> None:
+    await make_customer(database)
+    body = {"tenant": "acme", "kind": "tokens_per_day", "value": 5} | limit
+    response = await robot.put(LIMITS, json=body)
+    assert response.status_code == status, response.text
+    assert (await done(robot.get(LIMITS, params={"tenant": "acme"})))["data"] == []
+
+
+# --- usage -------------------------------------------------------------------------------------------------
+
+
+async def test_usage_is_reported_by_who_and_when(
+    database: Database, robot: httpx.AsyncClient, url: str
+) -> None:
+    customer = await make_customer(database)
+    async with client_of(url, customer.secret) as client:
+        await done(client.post("/v1/chat/completions", json=chat_body()))
+    async with asyncio.timeout(20):
+        while not (report := await done(robot.get(USAGE)))["data"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    (row,) = report["data"]
+    assert (row["object"], row["id"], row["name"]) == ("usage_of", customer.tenant.id, "acme")
+    assert row["used"] == report["total"]
+    assert (row["used"]["num_requests"], report["has_more"], report["next"]) == (1, False, None)
+    for by, name in (("project", "default"), ("key", "first"), ("model", "tiny"), ("class", "interactive")):
+        report = await done(robot.get(USAGE, params={"by": by, "tenant": "acme"}))
+        assert [found["name"] for found in report["data"]] == [name]
+    for by in ("minute", "day"):
+        report = await done(robot.get(USAGE, params={"by": by}))
+        assert [found["used"] for found in report["data"]] == [row["used"]]
+
+
+@pytest.mark.parametrize("by", ["model", "minute", "day"])
+async def test_pages_of_usage_join_to_the_whole(
+    database: Database, robot: httpx.AsyncClient, by: str
+) -> None:
+    customer = await make_customer(database)
+    await use_models(database, customer, 5)
+    asked = {"by": by, "since": "2026-01-01T00:00:00Z", "until": "2026-02-01T00:00:00Z"}
+    whole = await done(robot.get(USAGE, params=asked))
+    assert len(whole["data"]) == 5
+    found: list[Any] = []
+    page: dict[str, Any] = {"next": None, "has_more": True}
+    while page["has_more"]:
+        after = {} if page["next"] is None else {"after": page["next"]}
+        page = await done(robot.get(USAGE, params=asked | {"limit": 2} | after))
+        assert page["total"] == whole["total"]
+        found += page["data"]
+    assert found == whole["data"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("tenant=nobody", 404),
+        ("by=year", 400),
+        ("limit=1001", 400),
+        ("since=yesterday", 400),
+        ("since=2026-01-01T00:00:00", 400),
+        ("since=0001-01-01T00:00:00%2B14:00", 400),
+        ("until=9999-12-31T23:59:59-12:00", 400),
+        ("since=2026-02-01T00:00:00Z&until=2026-01-01T00:00:00Z", 400),
+        ("by=day&after=nowhere", 400),
+        ("by=day&after=2026-01-01", 400),
+        ("by=day&after=9999-12-31T23:59Z", 400),
+        ("by=key&after=much:key", 400),
+    ],
+)
+async def test_a_report_that_cannot_be_is_refused(robot: httpx.AsyncClient, query: str, status: int) -> None:
+    response = await robot.get(f"{USAGE}?{query}")
+    assert response.status_code == status, response.text
+
+
 # --- the trail ---------------------------------------------------------------------------------------------
 
 
@@ -256,6 +457,10 @@ async def test_no_secret_is_in_the_trail(robot: httpx.AsyncClient, database_url:
         ("GET", f"{KEYS}/nothing"),
         ("GET", f"{KEYS}?tenant=nobody"),
         ("GET", f"{KEYS}?after=nothing"),
+        ("GET", f"{PROJECTS}?tenant=nobody"),
+        ("GET", f"{PROJECTS}?after=nothing"),
+        ("GET", f"{LIMITS}?tenant=nobody"),
+        ("DELETE", f"{LIMITS}?tenant=nobody&kind=tokens_per_day"),
         ("PATCH", f"{KEYS}/nothing"),
         ("POST", f"{KEYS}/nothing/rotate"),
         ("POST", f"{KEYS}/nothing/revoke"),
@@ -293,7 +498,7 @@ async def test_a_store_that_is_away_is_a_503_and_never_a_401(
 async def test_the_document_holds_every_management_route_with_its_errors(robot: httpx.AsyncClient) -> None:
     document = await done(robot.get("/openapi.json"))
     managed = {path: methods for path, methods in document["paths"].items() if path.startswith("/admin/v1")}
-    assert {TENANTS, f"{TENANTS}/{{tenant}}", KEYS, f"{KEYS}/{{key}}/rotate", AUDIT} <= managed.keys()
+    assert {TENANTS, PROJECTS, KEYS, f"{KEYS}/{{key}}/rotate", LIMITS, USAGE, AUDIT} <= managed.keys()
     for operation in (operation for methods in managed.values() for operation in methods.values()):
         assert {"400", "401", "403", "503"} <= operation["responses"].keys()
         assert operation["security"] == [{"operatorKey": []}]

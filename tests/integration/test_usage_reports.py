@@ -224,7 +224,7 @@ async def test_the_command_shows_a_table_with_its_sum(
     ]
 
 
-@pytest.mark.parametrize("by", ["tenant", "project", "key", "model", "class", "day"])
+@pytest.mark.parametrize("by", ["tenant", "project", "key", "model", "class", "day", "minute"])
 async def test_the_command_speaks_json_about_one_tenant(
     database: Database, database_url: str, acme: Customer, zenith: Customer, by: str
 ) -> None:

@@ -2,23 +2,19 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
 from gateway import administration
 from gateway.api.admin.described import answered, described
 from gateway.api.admin.desk import Desk, desk_for
-from gateway.api.admin.pages import Limit, Named, Page, page_of
+from gateway.api.admin.pages import AfterNumber, Limit, Named, Page, page_of
 from gateway.audit.queries import AuditEvent
 from gateway.operators.scopes import OperatorScope
 
 router = APIRouter(prefix="/audit", tags=["Management: audit"])
-
-AfterEvent = Annotated[
-    int | None, Query(ge=1, le=2**63 - 1, description="Begin behind the event of this id.")
-]
 
 
 class AuditEventView(msgspec.Struct, frozen=True):
@@ -40,7 +36,7 @@ SHAPES: Final = (AuditEventView, Page[AuditEventView])
 @router.get("", summary="List audit events, newest first", **described(Page[AuditEventView]))
 async def list_events(
     limit: Limit = 20,
-    after: AfterEvent = None,
+    after: AfterNumber = None,
     actor: Named = None,
     subject: Named = None,
     desk: Desk = desk_for(OperatorScope.AUDIT_READ),

@@ -12,6 +12,9 @@ LONGEST_ID: Final = 200  # characters
 
 Limit = Annotated[int, Query(ge=1, le=100, description="How many at most.")]
 After = Annotated[str | None, Query(max_length=LONGEST_ID, description="Begin behind the thing of this id.")]
+AfterNumber = Annotated[
+    int | None, Query(ge=1, le=2**63 - 1, description="Begin behind the thing of this id.")
+]
 Named = Annotated[str | None, Query(max_length=LONGEST_ID)]
 
 

@@ -1,0 +1,72 @@
+"""`/admin/v1/projects`: the parts of a tenant, each with keys of its own."""
+
+from datetime import datetime
+from typing import Final, Literal
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from gateway import project_administration
+from gateway.api.admin.body import read_body
+from gateway.api.admin.described import answered, described
+from gateway.api.admin.desk import Desk, desk_for
+from gateway.api.admin.pages import After, Limit, Named, Page, page_of
+from gateway.operators.scopes import OperatorScope
+from gateway.tenants.project import Project
+
+router = APIRouter(prefix="/projects", tags=["Management: projects"])
+
+
+class NewProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A project to be made; its name is unique within its tenant."""
+
+    tenant: str
+    name: str
+
+
+class ProjectView(msgspec.Struct, frozen=True):
+    """A part of a tenant."""
+
+    id: str
+    tenant: str
+    tenant_name: str
+    name: str
+    created_at: datetime
+    object: Literal["project"] = "project"
+
+
+SHAPES: Final = (NewProject, ProjectView, Page[ProjectView])
+
+
+@router.post(
+    "",
+    summary="Create a project",
+    **described(ProjectView, body=NewProject, status=201, errors=(404, 409)),
+)
+async def create_project(request: Request, desk: Desk = desk_for(OperatorScope.TENANTS_WRITE)) -> Response:
+    """409 when the tenant has one of this name."""
+    body = await read_body(request, NewProject)
+    project = await project_administration.create_project(desk.database, desk.actor, body.tenant, body.name)
+    return answered(_view(project), status=201)
+
+
+@router.get("", summary="List projects by tenant and name", **described(Page[ProjectView], errors=(404,)))
+async def list_projects(
+    tenant: Named = None,
+    limit: Limit = 20,
+    after: After = None,
+    desk: Desk = desk_for(OperatorScope.TENANTS_READ),
+) -> Response:
+    """A page of everybody's projects, or of one tenant's."""
+    found = await project_administration.page_of_projects(desk.database, tenant, limit=limit + 1, after=after)
+    return answered(page_of([_view(project) for project in found], limit=limit))
+
+
+def _view(project: Project) -> ProjectView:
+    return ProjectView(
+        id=project.id,
+        tenant=project.tenant,
+        tenant_name=project.tenant_name,
+        name=project.name,
+        created_at=project.created_at,
+    )
