@@ -1,7 +1,7 @@
 """One HTTP request and its response: bytes in within a cap, bytes out within a time, errors in both ways."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._write_timeout_seconds = write_timeout_seconds
+        self._has_left = False
         self._is_body_left = False  # whether reading the body was given up: the connection is of no more use
 
     # --- in ----------------------------------------------------------------------------------------------
@@ -74,17 +75,24 @@ class Exchange:
                     if not message.get("more_body", False):
                         return
 
-    async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work`, and cancels it the moment the client leaves, whether anything is written or not."""
-        async with asyncio.TaskGroup() as group:
-            writer = group.create_task(work)
-            reader = group.create_task(self._until_left())
-            reader.add_done_callback(lambda _: writer.cancel())
-            writer.add_done_callback(lambda _: reader.cancel())
+    async def while_connected(self, work: Awaitable[None]) -> None:
+        """Awaits `work`, and cancels it the moment the client leaves, whether anything is written or not."""
+        worker = asyncio.current_task()
+        assert worker is not None
+        watch = asyncio.create_task(self._cancel_when_left(worker))
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not self._has_left or worker.uncancel() > 0:  # whoever else cancels means all of it
+                raise
+        finally:
+            watch.cancel()
 
-    async def _until_left(self) -> None:
+    async def _cancel_when_left(self, worker: asyncio.Task[Any]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._has_left = True
+        worker.cancel()
 
     # --- out ---------------------------------------------------------------------------------------------
 
