@@ -1,7 +1,8 @@
 """The story of one inference request: reserve, queue, engine, text, settle. Read this file first.
 
-It knows who pays and what was used, and no HTTP. A reservation, once made, is settled exactly once: by a task
-that belongs to the process and not to the request, so that nothing a client does can cancel it.
+It knows who pays and what was used, and no HTTP. A reservation, once made, is settled exactly once: on the
+spot if the engine has said what was used, else by a task that belongs to the process and not to the request,
+so that nothing a client does can cancel it.
 """
 
 import asyncio
@@ -141,7 +142,8 @@ class Generation:
             raise
         finally:
             settling = self._settle(answer, call, caller)
-        await asyncio.wait([settling])
+        if settling is not None:
+            await asyncio.wait([settling])
         yield Completed(answer.reason, answer.usage)
 
     def interrupt(self) -> None:
@@ -255,23 +257,32 @@ class Generation:
 
     # --- settle ------------------------------------------------------------------------------------------
 
-    def _settle(self, answer: Answer, call: Call, caller: Caller) -> asyncio.Task[None]:
-        """Ends the request at the engine at once, and begins to write down what it used."""
+    def _settle(self, answer: Answer, call: Call, caller: Caller) -> asyncio.Task[None] | None:
+        """Ends the request at the engine and writes down what it used; a task, while that is unknown."""
         self._dispatcher.cancel(answer.stream)
         self._live.discard(answer)
         self._metrics.in_flight.set(len(self._live))
-        settling = asyncio.create_task(self._write_down(answer, call, caller))
+        if answer.stream.ended:
+            self._write_down(answer, call, caller)
+            return None
+        settling = asyncio.create_task(self._settle_late(answer, call, caller))
         self._settlements.add(settling)
-        settling.add_done_callback(self._forget)
+        settling.add_done_callback(self._settlements.discard)
         return settling
 
-    async def _write_down(self, answer: Answer, call: Call, caller: Caller) -> None:
+    async def _settle_late(self, answer: Answer, call: Call, caller: Caller) -> None:
         until = asyncio.get_running_loop().time() + LAST_EVENT_SECONDS
         while not answer.stream.ended and asyncio.get_running_loop().time() < until:
             answer.note_usage(await answer.stream.take(until=until))
-        answer.note_usage(await answer.stream.take(until=0))
-        self._count(answer, call, caller)
-        self._ledger.settle(answer.reservation, answer.usage, answer.outcome)
+        self._write_down(answer, call, caller)
+
+    def _write_down(self, answer: Answer, call: Call, caller: Caller) -> None:
+        try:
+            answer.note_usage(answer.stream.take_now())
+            self._count(answer, call, caller)
+            self._ledger.settle(answer.reservation, answer.usage, answer.outcome)
+        except Exception:  # whoever asked has got the answer; that it is not paid for is ours to see
+            logger.exception("a request could not be settled")
 
     def _count(self, answer: Answer, call: Call, caller: Caller) -> None:
         request = answer.stream.request
@@ -285,11 +296,6 @@ class Generation:
         metrics.duration.labels(request.request_class).observe(
             asyncio.get_running_loop().time() - call.arrived_at
         )
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._settlements.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a request could not be settled", exc_info=error)
 
 
 def transcript_of(request: InferenceRequest, model: ServedModel) -> Transcript:
