@@ -40,6 +40,7 @@ class Labelled(Generic[Metric]):
     """
 
     def __init__(self, metric: Metric) -> None:
+        self.metric: Metric = metric
         self.labels: Callable[..., Metric] = cache(metric.labels)
 
 
