@@ -1,7 +1,7 @@
 """What is under way for a client ends when the client leaves, and only its own cancelling is swallowed."""
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, MutableMapping
 from typing import Any
 
 import pytest
@@ -15,9 +15,14 @@ class Client:
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
+
+    async def carry(self, work: Awaitable[None]) -> None:
+        """What a server does for this client."""
         scope: dict[str, Any] = {"headers": [], "state": {}}
         keep_context(scope, make_context(scope, now=0.0))
-        self.exchange = Exchange(scope, self._receive, self._send, write_timeout_seconds=1.0)
+        exchange = Exchange(scope, self._receive, self._send, write_timeout_seconds=1.0)
+        exchange.watch()
+        await exchange.carry(work)
 
     async def _receive(self) -> MutableMapping[str, Any]:
         await self.left.wait()
@@ -38,7 +43,7 @@ async def test_work_for_a_client_that_leaves_is_cancelled_and_the_request_goes_o
     client, ended = Client(), asyncio.Event()
     asyncio.get_running_loop().call_soon(client.left.set)
     async with asyncio.timeout(5):
-        await client.exchange.while_connected(endless(ended))
+        await client.carry(endless(ended))
         await asyncio.sleep(0)  # nothing of the cancelling is left over
     assert ended.is_set()
 
@@ -46,7 +51,7 @@ async def test_work_for_a_client_that_leaves_is_cancelled_and_the_request_goes_o
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_a_server_that_cancels_the_request_is_obeyed(leaves: bool) -> None:
     client, ended = Client(), asyncio.Event()
-    serving = asyncio.create_task(client.exchange.while_connected(endless(ended)))
+    serving = asyncio.create_task(client.carry(endless(ended)))
     await asyncio.sleep(0)
     serving.cancel()
     if leaves:
@@ -58,6 +63,6 @@ async def test_a_server_that_cancels_the_request_is_obeyed(leaves: bool) -> None
 
 async def test_nobody_watches_a_client_whose_answer_is_whole() -> None:
     client = Client()
-    await client.exchange.while_connected(asyncio.sleep(0))
+    await client.carry(asyncio.sleep(0))
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
