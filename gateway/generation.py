@@ -1,13 +1,15 @@
 """The story of one inference request: reserve, queue, engine, text, settle. Read this file first.
 
-It knows who pays and what was used, and no HTTP. A reservation, once made, is settled exactly once: by a task
-that belongs to the process and not to the request, so that nothing a client does can cancel it.
+It knows who pays and what was used, and no HTTP. A reservation, once made, is settled exactly once: on the
+spot if the engine has said what was used, else by a task that belongs to the process and not to the request,
+so that nothing a client does can cancel it.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Final, Protocol
 
 from engine.protocol import FinishReason, GenerateRequest, RequestClass, Usage
@@ -28,6 +30,7 @@ from gateway.usage.outcome import Outcome
 logger = logging.getLogger(__name__)
 
 LAST_EVENT_SECONDS: Final = 5.0  # how long an engine may take to say what a cancelled request used
+MOST_NAMESPACES: Final = 4_096  # that are remembered; each costs 8 us to make
 ABORTED_BY: Final = {Outcome.CANCELLED: "client", Outcome.DEADLINE: "deadline"}
 
 
@@ -119,7 +122,8 @@ class Generation:
         self._ledger = ledger
         self._dispatcher = dispatcher
         self._metrics = metrics
-        self._namespace_secret = namespace_secret
+        self._namespace_of_tenant = lru_cache(MOST_NAMESPACES)(partial(namespace_of_tenant, namespace_secret))
+        self._namespace_of_group = lru_cache(MOST_NAMESPACES)(partial(namespace_of_group, namespace_secret))
         self._live: set[Answer] = set()
         self._settlements: set[asyncio.Task[None]] = set()
 
@@ -150,7 +154,8 @@ class Generation:
             raise
         finally:
             settling = self._settle(answer, call, caller)
-        await asyncio.wait([settling])
+        if settling is not None:
+            await asyncio.wait([settling])
         yield Completed(answer.reason, answer.usage, answer.limited_by)
 
     def interrupt(self) -> None:
@@ -231,7 +236,7 @@ class Generation:
             timeout_ms=0,  # written when it is handed over
             epoch=self._ledger.epoch,
             weight=caller.weight,
-            cache_namespace=namespace_of_tenant(self._namespace_secret, caller.tenant),
+            cache_namespace=self._namespace_of_tenant(caller.tenant),
             shared_namespace=self._shared_namespace(prepared, caller),
             num_shared_tokens=prepared.num_shared_tokens,
             tenant_name=caller.tenant_name,
@@ -242,7 +247,7 @@ class Generation:
     def _shared_namespace(self, prepared: PreparedRequest, caller: Caller) -> bytes:
         if caller.cache_group is None or prepared.num_shared_tokens == 0:
             return b""
-        return namespace_of_group(self._namespace_secret, caller.cache_group)
+        return self._namespace_of_group(caller.cache_group)
 
     async def _next_event(self, answer: Answer, call: Call, pace: Pace) -> TextDelta | Idle | None:
         """What to tell the caller next; None when the answer has ended without more text."""
@@ -268,30 +273,39 @@ class Generation:
 
     # --- settle ------------------------------------------------------------------------------------------
 
-    def _settle(self, answer: Answer, call: Call, caller: Caller) -> asyncio.Task[None]:
-        """Begins to write down what the request used, and ends it at the engine at once."""
+    def _settle(self, answer: Answer, call: Call, caller: Caller) -> asyncio.Task[None] | None:
+        """Ends the request at the engine and writes down what it used; a task, while that is unknown."""
         answer.extension.stop()
-        settling = asyncio.create_task(self._write_down(answer, call, caller))
-        self._settlements.add(settling)
-        settling.add_done_callback(self._forget)
-        self._dispatcher.cancel(answer.stream)
+        settling = None
+        if answer.stream.ended:
+            self._write_down(answer, call, caller)
+        else:
+            settling = asyncio.create_task(self._settle_late(answer, call, caller))
+            self._settlements.add(settling)
+            settling.add_done_callback(self._settlements.discard)
+            self._dispatcher.cancel(answer.stream)
         self._live.discard(answer)
         self._metrics.in_flight.set(len(self._live))
         return settling
 
-    async def _write_down(self, answer: Answer, call: Call, caller: Caller) -> None:
+    async def _settle_late(self, answer: Answer, call: Call, caller: Caller) -> None:
+        try:
+            until = asyncio.get_running_loop().time() + LAST_EVENT_SECONDS
+            while not answer.stream.ended and asyncio.get_running_loop().time() < until:
+                answer.note_usage(await answer.stream.take(until=until))
+        finally:
+            self._write_down(answer, call, caller)
+
+    def _write_down(self, answer: Answer, call: Call, caller: Caller) -> None:
         """What was held is let go first, and whatever else fails."""
         try:
-            await self._hear_last_events(answer)
-        finally:
-            self._ledger.settle(answer.reservation, answer.usage, answer.outcome)
-        self._count(answer, call, caller)
-
-    async def _hear_last_events(self, answer: Answer) -> None:
-        until = asyncio.get_running_loop().time() + LAST_EVENT_SECONDS
-        while not answer.stream.ended and asyncio.get_running_loop().time() < until:
-            answer.note_usage(await answer.stream.take(until=until))
-        answer.note_usage(await answer.stream.take(until=0))
+            try:
+                answer.note_usage(answer.stream.take_now())
+            finally:
+                self._ledger.settle(answer.reservation, answer.usage, answer.outcome)
+            self._count(answer, call, caller)
+        except Exception:  # whoever asked has got the answer; that it is not paid for is ours to see
+            logger.exception("a request could not be settled")
 
     def _count(self, answer: Answer, call: Call, caller: Caller) -> None:
         request = answer.stream.request
@@ -305,11 +319,6 @@ class Generation:
         metrics.duration.labels(request.request_class).observe(
             asyncio.get_running_loop().time() - call.arrived_at
         )
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._settlements.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a request could not be settled", exc_info=error)
 
 
 def _paid_part(reservation: Reservation) -> int:

@@ -1,7 +1,7 @@
 """One HTTP request and its response: bytes in within a cap, bytes out within a time, errors in both ways."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ DISCARD_BYTES: Final = 64 * 1024 * 1024
 
 
 class ClientLeftError(Exception):
-    """The client closed the connection, or does not read what it is sent."""
+    """The client closed the connection before its request was whole."""
 
 
 class Exchange:
@@ -32,6 +32,9 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._write_timeout_seconds = write_timeout_seconds
+        self._has_left = False
+        self._watch: asyncio.Task[None] | None = None
+        self._worker = _current_task()
         self._is_body_left = False  # whether reading the body was given up: the connection is of no more use
 
     # --- in ----------------------------------------------------------------------------------------------
@@ -74,17 +77,29 @@ class Exchange:
                     if not message.get("more_body", False):
                         return
 
-    async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work`, and cancels it the moment the client leaves, whether anything is written or not."""
-        async with asyncio.TaskGroup() as group:
-            writer = group.create_task(work)
-            reader = group.create_task(self._until_left())
-            reader.add_done_callback(lambda _: writer.cancel())
-            writer.add_done_callback(lambda _: reader.cancel())
+    async def carry(self, work: Awaitable[None]) -> None:
+        """Awaits `work`, all that is done for this request, and cancels it when the client has left."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not self._has_left or self._worker.uncancel() > 0:  # whoever else cancels means all of it
+                raise
+        finally:
+            if self._watch is not None:
+                self._watch.cancel()
 
-    async def _until_left(self) -> None:
+    def watch(self) -> None:
+        """From now on, with the body read, the client is seen to leave whether anything is written or not."""
+        self._watch = asyncio.create_task(self._watch_client())
+
+    async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._leave()
+
+    def _leave(self) -> None:
+        self._has_left = True
+        self._worker.cancel()
 
     # --- out ---------------------------------------------------------------------------------------------
 
@@ -108,7 +123,7 @@ class Exchange:
         )
 
     async def stream(self, frames: bytes, *, more: bool = True) -> None:
-        """Part of a streamed response. Raises ClientLeftError when the client reads too slowly."""
+        """Part of a streamed response. A client that reads too slowly has left."""
         await self._write(frames, more=more)
 
     async def send_error(self, error: GatewayError, *, headers: Headers) -> None:
@@ -127,11 +142,18 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _write(self, body: bytes, *, more: bool) -> None:
+        """Who does not read for so long has left. A bare timer: `asyncio.timeout` costs 7 us more a delta."""
+        timer = asyncio.get_running_loop().call_later(self._write_timeout_seconds, self._leave)
         try:
-            async with asyncio.timeout(self._write_timeout_seconds):
-                await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        except TimeoutError as error:
-            raise ClientLeftError from error
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        finally:
+            timer.cancel()
+
+
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 def _content_length(headers: list[tuple[bytes, bytes]]) -> int:

@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 
@@ -115,7 +115,7 @@ class InferenceEndpoint:
         )
         progress = Progress(call_id=self._dialect.id_prefix + secrets.token_hex(16))
         try:
-            await self._respond(services, exchange, progress)
+            await exchange.carry(self._respond(services, exchange, progress))
         finally:
             self._log(services, exchange, progress)
 
@@ -130,7 +130,8 @@ class InferenceEndpoint:
         except Exception as error:
             await _fail(exchange, progress, error)
             return
-        await exchange.while_connected(self._answer(services, exchange, progress, progress.caller, body))
+        exchange.watch()
+        await self._answer(services, exchange, progress, progress.caller, body)
 
     async def _answer(
         self, services: Services, exchange: Exchange, progress: Progress, caller: Caller, body: bytes
@@ -247,8 +248,7 @@ async def _fail(exchange: Exchange, progress: Progress, error: Exception) -> Non
     if not isinstance(error, GatewayError):
         logger.error("unexpected error", exc_info=error, extra=_log_fields(exchange, progress))
         error = internal_error(exchange.context.request_id)
-    with suppress(ClientLeftError):
-        await exchange.send_error(error, headers=progress.headers)
+    await exchange.send_error(error, headers=progress.headers)
 
 
 def _call(services: Services, context: RequestContext, request: InferenceRequest, *, call_id: str) -> Call:

@@ -45,8 +45,12 @@ class EngineStream:
         """All events since the last call; waits for one until the loop's time `until`, then returns none."""
         if not self._buffer:
             await self._wait(until)
-        taken, self._buffer = self._buffer, []
-        return taken
+        return self.take_now()
+
+    def take_now(self) -> list[StreamEvent]:
+        """All events since the last call, without waiting."""
+        events, self._buffer = self._buffer, []
+        return events
 
     async def _wait(self, until: float) -> None:
         loop = asyncio.get_running_loop()

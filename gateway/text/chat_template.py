@@ -35,6 +35,9 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise BrokenTemplateError(f"the chat template cannot be read: {error}") from error
+        self._template.globals = dict(
+            self._template.globals
+        )  # of a ChainMap each rendering's copy takes 12 us
         self._special = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
 
     def render(self, messages: Sequence[Message]) -> str:

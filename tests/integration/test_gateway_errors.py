@@ -218,7 +218,7 @@ async def test_refusals_are_counted_by_reason_and_tenant(gateway: GatewayUnderTe
     async with gateway.http() as client:
         await client.post(CHAT, json=chat_body())
         await client.post(COMPLETIONS, json=completion_body(prompt="a" * 500, max_tokens=100))
-    refused = gateway.services.metrics.refused
+    refused = gateway.services.metrics.refused.metric
     samples = {
         tuple(sample.labels.values()): sample.value
         for metric in refused.collect()
