@@ -48,6 +48,9 @@ class Ledger(Protocol):
     ) -> Reservation:
         """Claims slots and tokens. Raises LimitReached, InvalidRequest, StoreUnavailable: nothing counts."""
 
+    def reached(self, reservation: Reservation, *, output_tokens: int) -> None:
+        """Takes note, before it is passed on, that so much output has come."""
+
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Gives back what was not used and writes down what was."""
 
@@ -245,6 +248,7 @@ class Generation:
                 return Idle()
             had_tokens = answer.transcript.num_tokens > 0
             text = answer.absorb(events)
+            self._ledger.reached(answer.reservation, output_tokens=answer.transcript.num_tokens)
             if not had_tokens and answer.transcript.num_tokens:
                 request_class = answer.stream.request.request_class
                 self._metrics.time_to_first_token.labels(request_class).observe(loop.time() - call.arrived_at)

@@ -36,23 +36,26 @@ from gateway.rhythm import Rhythm
 from gateway.sweep import DEAD_AFTER_SECONDS, SWEEP_SECONDS, Sweeper
 from gateway.tenants.ids import TenantId
 from gateway.usage.journal import Journal
-from gateway.usage.journal_format import Closed, Opened
+from gateway.usage.journal_format import Closed, Opened, Reached
 from gateway.usage.outcome import Outcome
 from gateway.usage.queries import UsageEvent
 
 FLUSH_SECONDS: Final = 10.0
+OUTPUT_TOKENS_AHEAD: Final = 63  # the most that is charged beyond what a client got when all has died
 SYNC_SECONDS: Final = 0.25  # what a power cut may cost; a killed process loses nothing
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Live:
-    """A request between its reservation and its settlement."""
+    """A request between its reservation and its settlement. So much of its output the journal knows of."""
 
     caller: Caller
     payer: Payer
     admitted_us: int
+    prompt_tokens: int
+    output_tokens_written_down: int = 0
 
 
 async def _no_engines(_: int) -> LastRecords:
@@ -166,6 +169,18 @@ class Metering:
             raise limit_reached(hold, model=model, tenant_name=caller.tenant_name)
         return self._let_in(request_id, caller, payer, hold, prompt_tokens=demand.prompt_tokens, cap=cap)
 
+    def reached(self, reservation: Reservation, *, output_tokens: int) -> None:
+        """So much output has come, and may now be passed on: should nobody live to settle it, it is charged.
+
+        The journal is told of the next tokens with it, so that few need a record of their own.
+        """
+        live = self._live.get(reservation.request_id)
+        if live is None or output_tokens <= live.output_tokens_written_down:
+            return
+        ahead = min(output_tokens + OUTPUT_TOKENS_AHEAD, reservation.max_output_tokens)
+        live.output_tokens_written_down = max(output_tokens, ahead)
+        self._write_down(Reached(reservation.request_id, live.prompt_tokens, live.output_tokens_written_down))
+
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Frees what the request held and queues its event: once, however often it is called.
 
@@ -177,16 +192,26 @@ class Metering:
         num_tokens = usage.prompt_tokens + usage.completion_tokens
         ran = outcome is not Outcome.REFUSED
         self._wallet.end(reservation.hold, used_tokens=num_tokens, counts_as_request=ran)
-        self._write_down_end(reservation.request_id, usage, outcome)
+        self._write_down(
+            Closed(
+                reservation.request_id,
+                usage.prompt_tokens,
+                usage.cached_tokens,
+                usage.completion_tokens,
+                outcome,
+            )
+        )
         self._exchange.record(_event(reservation.request_id, live, usage, outcome))
         self._note_live(live.caller.tenant, -1)
 
     def _let_in(
         self, request_id: str, caller: Caller, payer: Payer, hold: Hold, *, prompt_tokens: int, cap: int
     ) -> Reservation:
-        live = Live(caller=caller, payer=payer, admitted_us=time.time_ns() // 1000)
+        live = Live(
+            caller=caller, payer=payer, admitted_us=time.time_ns() // 1000, prompt_tokens=prompt_tokens
+        )
         account = accounts.encode(_account(live, hold))
-        self._write_down_beginning(request_id, live, hold, account, prompt_tokens=prompt_tokens)
+        self._write_down_beginning(request_id, live, hold, account)
         self._live[request_id] = live
         self._note_live(caller.tenant, +1)
         return Reservation(
@@ -208,27 +233,23 @@ class Metering:
 
     # --- the journal -------------------------------------------------------------------------------------
 
-    def _write_down_beginning(
-        self, request_id: str, live: Live, hold: Hold, account: bytes, *, prompt_tokens: int
-    ) -> None:
+    def _write_down_beginning(self, request_id: str, live: Live, hold: Hold, account: bytes) -> None:
         """Nobody is served whose usage could be lost: raises JournalUnavailable, holding nothing."""
         if self._journal is None:
             return
-        num_tokens = prompt_tokens + hold.output_tokens
+        num_tokens = live.prompt_tokens + hold.output_tokens
         try:
             self._journal.append(Opened(request_id, account, num_tokens, accounts.moment(live.admitted_us)))
         except JournalUnavailable:
             self._wallet.end(hold, used_tokens=0, counts_as_request=False)
             raise
 
-    def _write_down_end(self, request_id: str, usage: Usage, outcome: Outcome) -> None:
+    def _write_down(self, record: Reached | Closed) -> None:
         if self._journal is None:
             return
         try:
-            self._journal.append(
-                Closed(request_id, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, outcome)
-            )
-        except JournalUnavailable as error:  # it was served; the store is told all the same
+            self._journal.append(record)
+        except JournalUnavailable as error:  # it is served; the store is told of its end all the same
             self._trouble.note(error, is_foreseeable=True)
 
     def _note_stored(self, request_ids: Iterable[str]) -> None:

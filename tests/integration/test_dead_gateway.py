@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from engine.protocol import RequestRecord
 from gateway.db import Database
+from gateway.engines.directory import LastRecords
 from gateway.metering import Metering
 from gateway.quotas.limits import QuotaKind
-from tests.builders.store import Customer, make_customer, reserve
-from tests.builders.store_rows import until_value, value
+from gateway.usage.journal_lives import abandoned, release, replay
+from tests.builders.store import Customer, make_customer, reserve, used
+from tests.builders.store_rows import until_rows, until_value, value
 
 pytestmark = pytest.mark.postgres
 
+IN_DOUBT = 80 + 63  # tokens of output: what its client had got, and what the journal was told ahead
 GATEWAY_PROGRAM = """
 import asyncio, sys, time
 from pathlib import Path
@@ -39,6 +43,9 @@ async def main():
     )
     served = await reserve(metering, caller)
     await reserve(metering, caller)
+    running = await reserve(metering, caller, output=200)
+    metering.reached(running, output_tokens=1)
+    metering.reached(running, output_tokens=80)
     metering.settle(served, used(10, 7), Outcome.FINISHED)
     print("holds", flush=True)
     time.sleep(600)  # nothing more is told to the store
@@ -48,7 +55,7 @@ asyncio.run(main())
 
 
 def hold_and_die(url: str, customer: Customer, journal_dir: Path) -> None:
-    """Serves one request, holds another, and tells the store of neither's end."""
+    """Serves one request, is in the middle of another, holds a third; tells the store of no end."""
     process = subprocess.Popen(
         [sys.executable, "-c", GATEWAY_PROGRAM, url, customer.tenant.id, str(journal_dir)],
         stdout=subprocess.PIPE,
@@ -63,7 +70,7 @@ def hold_and_die(url: str, customer: Customer, journal_dir: Path) -> None:
 async def test_the_slot_of_a_killed_process_is_free_again(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
-    customer = await make_customer(database, concurrent_requests=2)
+    customer = await make_customer(database, concurrent_requests=3)
     hold_and_die(database_url, customer, tmp_path)
     survivor = Metering(database, "survivor")
     await survivor.start()
@@ -80,9 +87,9 @@ async def test_what_a_killed_process_had_served_is_charged_from_its_journal_once
     survivors = [Metering(database, f"survivor-{number}", journal_dir=tmp_path) for number in range(2)]
     for survivor in survivors:
         await survivor.start()
-    await until_value(database_url, "SELECT count(*) FROM usage_event", 1, timeout_seconds=10)
+    await until_value(database_url, "SELECT count(*) FROM usage_event", 2, timeout_seconds=10)
     await until_value(database_url, "SELECT outstanding::int FROM quota_bucket", 0)
-    assert value(database_url, "SELECT available::int FROM quota_bucket") == 1_000 - 17
+    assert value(database_url, "SELECT available::int FROM quota_bucket") == 1_000 - 17 - 10 - IN_DOUBT
     for survivor in survivors:
         await survivor.stop()
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".journal")]
@@ -99,7 +106,47 @@ async def test_a_process_that_starts_later_finds_the_journal_of_one_that_was_clo
     assert value(database_url, "SELECT available::int FROM quota_bucket") == 1_000
     same_host = Metering(database, "same-host", journal_dir=tmp_path)
     await same_host.start()
-    await until_value(database_url, "SELECT available::int FROM quota_bucket", 1_000 - 17)
+    await until_value(database_url, "SELECT available::int FROM quota_bucket", 1_000 - 17 - 10 - IN_DOUBT)
     for metering in (elsewhere, same_host):
         await metering.stop()
-    assert value(database_url, "SELECT count(*) FROM usage_event") == 1
+    assert value(database_url, "SELECT count(*) FROM usage_event") == 2
+
+
+ENDS = "SELECT prompt_tokens, completion_tokens, outcome FROM usage_event ORDER BY completion_tokens"
+
+
+async def test_what_a_client_had_got_is_charged_though_gateway_and_engine_died(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    """The engine that is there now remembers nothing. What only waited is charged nothing."""
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 1_000})
+    hold_and_die(database_url, customer, tmp_path)
+    survivor = await survivor_beside(database, tmp_path)
+    await until_rows(database_url, ENDS, [(10, 7, "finished"), (10, IN_DOUBT, "in_doubt")])
+    await survivor.stop()
+
+
+async def test_an_engine_that_lives_knows_better_than_the_journal(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 1_000})
+    hold_and_die(database_url, customer, tmp_path)
+    (life,) = abandoned(tmp_path)
+    running = next(opened for opened in replay(life).open.values() if opened.most_used is not None)
+    release(life)
+    record = RequestRecord(id=running.request_id, usage=used(10, 90), account=running.account)
+    survivor = await survivor_beside(database, tmp_path, record)
+    await until_rows(database_url, ENDS, [(10, 7, "finished"), (10, 90, "lost")])
+    await until_value(database_url, "SELECT available::int FROM quota_bucket", 1_000 - 17 - 100)
+    await survivor.stop()
+
+
+async def survivor_beside(database: Database, journal_dir: Path, *records: RequestRecord) -> Metering:
+    """All engines have answered it, with these records."""
+
+    async def end_life(_: int) -> LastRecords:
+        return LastRecords(records=records, is_complete=True)
+
+    survivor = Metering(database, "survivor", end_life, journal_dir=journal_dir)
+    await survivor.start()
+    return survivor
