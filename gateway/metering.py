@@ -35,6 +35,8 @@ from gateway.quotas.wallet import Hold, Wallet, Want
 from gateway.rhythm import Rhythm
 from gateway.sweep import DEAD_AFTER_SECONDS, SWEEP_SECONDS, Sweeper
 from gateway.tenants.ids import TenantId
+from gateway.usage import journal_home
+from gateway.usage import queries as ledger
 from gateway.usage.journal import Journal
 from gateway.usage.journal_format import Closed, Opened, Reached
 from gateway.usage.outcome import Outcome
@@ -81,6 +83,7 @@ class Metering:
         sweep_seconds: float = SWEEP_SECONDS,
         dead_after_seconds: float = DEAD_AFTER_SECONDS,
     ) -> None:
+        self._database = database
         self._wallet = Wallet()
         self._exchange = Exchange(
             database, self._wallet, on_stored=self._note_stored, on_answer=on_store_answer
@@ -90,7 +93,6 @@ class Metering:
         self._sweeper = Sweeper(
             database,
             end_life,
-            journal_dir,
             sweep_seconds=sweep_seconds,
             dead_after_seconds=dead_after_seconds,
         )
@@ -110,18 +112,20 @@ class Metering:
 
     async def start(self) -> None:
         """Begins this life. Raises StoreUnavailable or JournalUnavailable."""
+        home = await self._journal_home()
         epoch = await self._life.begin()
         self._exchange.begin(epoch)
-        if self._journal_dir is not None:
+        if home is not None:
             try:
-                self._journal = Journal.open(self._journal_dir, epoch)
+                self._journal = Journal.open(home, epoch)
             except JournalUnavailable:
                 await self._life.end(holds_nothing=True)
                 raise
+            _tell_of_strangers(home)
         await self._book.start()
         self._tasks = [
             asyncio.create_task(self._run_exchange(), name="exchange with the store"),
-            asyncio.create_task(self._sweeper.run(own_epoch=epoch), name="sweeper"),
+            asyncio.create_task(self._sweeper.run(own_epoch=epoch, journal_dir=home), name="sweeper"),
             asyncio.create_task(self._sync_journal(), name="journal"),
         ]
 
@@ -256,6 +260,13 @@ class Metering:
         if self._journal is not None:
             self._journal.stored(request_ids)
 
+    async def _journal_home(self) -> Path | None:
+        """Of this store's lives: the folder may hold those of another store, of the same numbers."""
+        if self._journal_dir is None:
+            return None
+        async with self._database.system_transaction() as connection:
+            return journal_home.home_of(self._journal_dir, await ledger.store_id(connection))
+
     async def _sync_journal(self) -> None:
         async for _ in self._rhythm.turns(SYNC_SECONDS):
             try:
@@ -272,6 +283,12 @@ class Metering:
         except LifeEnded:
             logger.critical("this process was taken for dead; what it promised is void")
             self._on_ended()
+
+
+def _tell_of_strangers(home: Path) -> None:
+    others = journal_home.of_others(home)
+    if others:
+        logger.warning("journals of other databases in %s are left alone: %s", home.parent, ", ".join(others))
 
 
 def _counted(limits: tuple[QuotaLimit, ...], *, is_long: bool) -> tuple[QuotaLimit, ...]:

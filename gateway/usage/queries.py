@@ -14,10 +14,10 @@ from sqlalchemy import Row, Table, desc, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from engine.protocol import RequestClass, Usage
-from gateway.tenants.ids import KeyId, ProjectId, TenantId
+from gateway.tenants.ids import KeyId, ProjectId, StoreId, TenantId
 from gateway.tenants.tables import tenant
 from gateway.usage.outcome import Outcome
-from gateway.usage.tables import usage_event
+from gateway.usage.tables import store_identity, usage_event
 
 _WHO: Final = "tenant_id, project_id, key_id, model, request_class"
 _COUNTS: Final = "prompt_tokens, cached_tokens, completion_tokens"
@@ -199,6 +199,14 @@ async def drop_old(connection: AsyncConnection, table: Table, *, keep_days: int)
     await connection.execute(
         text("SELECT usage_drop_partitions(:table, :days)"), {"table": table.name, "days": keep_days}
     )
+
+
+# --- whose it is -------------------------------------------------------------------------------------------
+
+
+async def store_id(connection: AsyncConnection) -> StoreId:
+    """Which store this is: what lies on local disks says which one it is for. No tenant's matter."""
+    return StoreId((await connection.execute(select(store_identity.c.id))).scalar_one())
 
 
 # --- reading -----------------------------------------------------------------------------------------------

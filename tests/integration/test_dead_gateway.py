@@ -1,6 +1,6 @@
 """A gateway process killed hard gives its slots back through the others."""
 
-import os
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +12,9 @@ from gateway.db import Database
 from gateway.engines.directory import LastRecords
 from gateway.metering import Metering
 from gateway.quotas.limits import QuotaKind
+from gateway.sweep import SWEEP_SECONDS
 from gateway.usage.journal_lives import abandoned, release, replay
+from migrations.run import upgrade
 from tests.builders.store import Customer, make_customer, reserve, used
 from tests.builders.store_rows import until_rows, until_value, value
 
@@ -26,6 +28,7 @@ from gateway.db import Database
 from gateway.keys.caller import Caller
 from gateway.metering import Metering
 from gateway.usage.outcome import Outcome
+from migrations.run import upgrade
 from tests.builders.store import reserve, used
 
 async def main():
@@ -67,6 +70,11 @@ def hold_and_die(url: str, customer: Customer, journal_dir: Path) -> None:
         process.kill()
 
 
+def journals(folder: Path) -> list[Path]:
+    """Whatever store they are for."""
+    return sorted(folder.rglob("*.journal"))
+
+
 async def test_the_slot_of_a_killed_process_is_free_again(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
@@ -92,7 +100,7 @@ async def test_what_a_killed_process_had_served_is_charged_from_its_journal_once
     assert value(database_url, "SELECT available::int FROM quota_bucket") == 1_000 - 17 - 10 - IN_DOUBT
     for survivor in survivors:
         await survivor.stop()
-    assert not [name for name in os.listdir(tmp_path) if name.endswith(".journal")]
+    assert journals(tmp_path) == []
 
 
 async def test_a_process_that_starts_later_finds_the_journal_of_one_that_was_closed_without_it(
@@ -111,6 +119,46 @@ async def test_a_process_that_starts_later_finds_the_journal_of_one_that_was_clo
         await metering.stop()
     assert value(database_url, "SELECT count(*) FROM usage_event") == 2
 
+
+# --- one folder, two stores ---------------------------------------------------------------------------------
+
+
+async def test_a_journal_is_not_charged_to_another_store_whose_lives_have_the_same_numbers(
+    database: Database,
+    database_url: str,
+    empty_database_url: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 1_000})
+    hold_and_die(database_url, customer, tmp_path)
+    left_behind = journals(tmp_path)
+    upgrade(empty_database_url)
+    other_database = Database.connect(empty_database_url, application_name="other")
+    for _ in range(2):  # the second sweeps what the first, of the same number as the dead one, has left
+        other = Metering(other_database, "other", journal_dir=tmp_path)
+        await other.start()
+        await asyncio.sleep(2 * SWEEP_SECONDS)
+        await other.stop()
+    await other_database.close()
+    assert value(empty_database_url, "SELECT count(*) FROM usage_event") == 0
+    assert journals(tmp_path) == left_behind
+    told = [line.getMessage() for line in caplog.records if "left alone" in line.getMessage()]
+    assert told == 2 * [
+        f"journals of other databases in {tmp_path} are left alone: {left_behind[0].parent.name}"
+    ]
+    survivor = await survivor_beside(database, tmp_path)
+    await until_rows(database_url, ENDS, [(10, 7, "finished"), (10, IN_DOUBT, "in_doubt")])
+    await survivor.stop()
+
+
+def test_no_two_stores_have_the_same_name(database_url: str, empty_database_url: str) -> None:
+    upgrade(empty_database_url)
+    names = [value(url, "SELECT id FROM store_identity") for url in (database_url, empty_database_url)]
+    assert names[0] != names[1]
+
+
+# --- gateway and engine dead --------------------------------------------------------------------------------
 
 ENDS = "SELECT prompt_tokens, completion_tokens, outcome FROM usage_event ORDER BY completion_tokens"
 
@@ -131,7 +179,7 @@ async def test_an_engine_that_lives_knows_better_than_the_journal(
 ) -> None:
     customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 1_000})
     hold_and_die(database_url, customer, tmp_path)
-    (life,) = abandoned(tmp_path)
+    (life,) = abandoned(journals(tmp_path)[0].parent)
     running = next(opened for opened in replay(life).open.values() if opened.most_used is not None)
     release(life)
     record = RequestRecord(id=running.request_id, usage=used(10, 90), account=running.account)
