@@ -36,6 +36,7 @@ from gateway.metering import Metering
 from gateway.metrics import GatewayMetrics
 from gateway.requests.catalogue import Catalogue
 from gateway.settings import GatewaySettings
+from gateway.store_schema import check_schema
 from gateway.text.text_model import UnusableTextModelError
 from gateway.usage.upkeep import LedgerUpkeep, Retention
 
@@ -101,7 +102,6 @@ class Gateway:
 
     async def start(self) -> None:
         """Begins to serve what can be served; `/readyz` tells when that is everything."""
-        await self._keys.start()
         self._beginning = asyncio.create_task(self._begin())
 
     def begin_shutdown(self) -> None:
@@ -132,22 +132,36 @@ class Gateway:
         await self._database.close()
 
     async def _begin(self) -> None:
-        """Registers this life with the store, however long that takes; engines are greeted by its number."""
-        while True:
-            try:
-                await self._metering.start()
-            except (JournalUnavailable, StoreUnavailable) as error:
-                logger.warning("not ready yet: %s", error)
-            except Exception:  # a store that is not migrated yet, say: it may be a moment later
-                logger.exception("the store cannot be used yet")
-            else:
-                break
+        """Registers this life with the store, however long that takes; engines are greeted by its number.
+
+        A store with another schema than this code needs is waited for as well: it may be migrated meanwhile.
+        """
+        told = None
+        while (trouble := await self._try_to_begin()) is not None:
+            if str(trouble) != told:  # once, however often it is tried
+                is_foreseeable = isinstance(trouble, JournalUnavailable | StoreUnavailable)
+                logger.warning("not ready yet: %s", trouble, exc_info=None if is_foreseeable else trouble)
+                told = str(trouble)
             await asyncio.sleep(STORE_RETRY_SECONDS)
         self._readiness.note_store_answered()
+        await self._keys.start()
         await self._config.start()
         await self._directory.start()
         await self._history.start()
         await self._upkeep.start()
+
+    async def _try_to_begin(self) -> Exception | None:
+        """What keeps this life from beginning, if anything does."""
+        try:
+            await check_schema(self._database)
+            await self._metering.start()
+        except (JournalUnavailable, StoreUnavailable) as error:
+            self._readiness.note_store_trouble(error.message)
+            return error
+        except Exception as error:  # whatever it is, it may be over a moment later
+            self._readiness.note_store_trouble("the store cannot be used; the log says why")
+            return error
+        return None
 
     def _make_client(self, address: EngineAddress) -> EngineClient:
         identity = Identity(

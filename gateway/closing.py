@@ -1,8 +1,14 @@
 """Closes lives that are over: what a dead gateway process left open is charged, its loans go back.
 
-Until then all of it counts as spent: the dead process may have used it after it last said so. The truth is in
-the engines' records, each of which carries its payer's account. Exactly once: an event is charged in the
-transaction that writes it to the ledger, and only there.
+Until then all of it counts as spent: the dead process may have used it after it last said so. Who knows best
+goes first, and what is known better later replaces what was charged before:
+
+    1. the dead one's journal   what had ended, with the engine's own count
+    2. the engines' records     what was ended there; each carries its payer's account
+    3. the journal again        what was still open and no engine remembers: the most that its client can have
+                                got, as was written down before it got it; nothing where nothing was
+
+Exactly once: an event is charged in the transaction that writes it to the ledger, and only there.
 """
 
 import logging
@@ -63,12 +69,14 @@ async def close_life(
     """Ends what the life runs at the engines, charges it and takes back the rest. Raises StoreUnavailable.
 
     Whether nothing stays in doubt: while some engine is silent, what may have been used there stays lent;
-    slots are free at once. The life's own journal, where it is at hand, goes before the engines' word.
+    slots are free at once.
     """
     last = await end_life(epoch)
-    own = [] if journal is None else charges_in(journal)
-    named = {one.request_id for one in own}
-    charges = own + [one for one in charges_of(last.records) if one.request_id not in named]
+    charges = _best_known(
+        *(charges_in(journal) if journal is not None else ()),
+        *charges_of(last.records),
+        *(charges_in_doubt(journal) if journal is not None else ()),
+    )
     async with database.system_transaction() as connection:
         await quotas.lock_life(connection, epoch=epoch)  # others may have closed it without the journal
         num_left = await charge(connection, epoch, charges, is_complete=last.is_complete)
@@ -85,7 +93,7 @@ async def close_life(
 
 async def charge_late(database: Database, epoch: int, journal: Replayed) -> None:
     """Charges what a journal says of a life that is closed already. Raises StoreUnavailable."""
-    charges = charges_in(journal)
+    charges = _best_known(*charges_in(journal), *charges_in_doubt(journal))
     if charges:
         async with database.system_transaction() as connection:
             await charge(connection, epoch, charges, is_complete=True)
@@ -122,12 +130,28 @@ def charges_of(records: Sequence[RequestRecord]) -> list[Charge]:
 
 
 def charges_in(journal: Replayed) -> list[Charge]:
-    """What had ended. Of what was open then, the engines know."""
+    """What had ended."""
     return [
         Charge(request_id=request_id, account=account, usage=closed.usage, outcome=closed.outcome)
         for request_id, (opened, closed) in journal.closed.items()
         if (account := accounts.decode(opened.account)) is not None
     ]
+
+
+def charges_in_doubt(journal: Replayed) -> list[Charge]:
+    """What was open and had begun to reach its client; engines that live know better."""
+    return [
+        Charge(request_id=request_id, account=account, usage=usage, outcome=Outcome.IN_DOUBT)
+        for request_id, opened in journal.open.items()
+        if (usage := opened.most_used) is not None
+        and (account := accounts.decode(opened.account)) is not None
+    ]
+
+
+def _best_known(*charges: Charge) -> list[Charge]:
+    """One for each request: the first."""
+    first = {one.request_id: one for one in reversed(charges)}
+    return [one for one in charges if first[one.request_id] is one]
 
 
 def _spent(charges: Sequence[Charge], newly: Mapping[str, int]) -> Counter[BucketId]:

@@ -55,6 +55,9 @@ class Ledger(Protocol):
     async def extend(self, reservation: Reservation) -> Payment:
         """Pays for more output of a live request; says so when there is no more."""
 
+    def reached(self, reservation: Reservation, *, output_tokens: int) -> None:
+        """Takes note, before it is passed on, that so much output has come."""
+
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Gives back what was not used and writes down what was."""
 
@@ -262,6 +265,7 @@ class Generation:
                 return Idle()
             had_tokens = answer.transcript.num_tokens > 0
             text = answer.absorb(events)
+            self._ledger.reached(answer.reservation, output_tokens=answer.transcript.num_tokens)
             answer.extension.note(answer.transcript.num_tokens)
             if not had_tokens and answer.transcript.num_tokens:
                 request_class = answer.stream.request.request_class

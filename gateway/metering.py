@@ -36,8 +36,10 @@ from gateway.quotas.wallet import Hold, Wallet, Want
 from gateway.rhythm import Rhythm
 from gateway.sweep import DEAD_AFTER_SECONDS, SWEEP_SECONDS, Sweeper
 from gateway.tenants.ids import TenantId
+from gateway.usage import journal_home
+from gateway.usage import queries as ledger
 from gateway.usage.journal import Journal
-from gateway.usage.journal_format import Closed, Extended, Opened
+from gateway.usage.journal_format import Closed, Extended, Opened, Reached
 from gateway.usage.outcome import Outcome
 from gateway.usage.queries import UsageEvent
 
@@ -45,18 +47,21 @@ FLUSH_SECONDS: Final = 10.0
 EXTENSION_TOKENS: Final = 256  # of output, paid for at a time
 EXTENDED_WITHIN_SECONDS: Final = 2.0  # so long an answer may keep its place at the engine and wait for credit
 EXTEND_AGAIN_SECONDS: Final = 0.1
+OUTPUT_TOKENS_AHEAD: Final = 63  # the most that is charged beyond what a client got when all has died
 SYNC_SECONDS: Final = 0.25  # what a power cut may cost; a killed process loses nothing
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Live:
-    """A request between its reservation and its settlement."""
+    """A request between its reservation and its settlement. So much of its output the journal knows of."""
 
     caller: Caller
     payer: Payer
     admitted_us: int
+    prompt_tokens: int
+    output_tokens_written_down: int = 0
 
 
 async def _no_engines(_: int) -> LastRecords:
@@ -82,6 +87,7 @@ class Metering:
         sweep_seconds: float = SWEEP_SECONDS,
         dead_after_seconds: float = DEAD_AFTER_SECONDS,
     ) -> None:
+        self._database = database
         self._wallet = Wallet()
         self._exchange = Exchange(
             database, self._wallet, on_stored=self._note_stored, on_answer=on_store_answer
@@ -91,7 +97,6 @@ class Metering:
         self._sweeper = Sweeper(
             database,
             end_life,
-            journal_dir,
             sweep_seconds=sweep_seconds,
             dead_after_seconds=dead_after_seconds,
         )
@@ -111,18 +116,20 @@ class Metering:
 
     async def start(self) -> None:
         """Begins this life. Raises StoreUnavailable or JournalUnavailable."""
+        home = await self._journal_home()
         epoch = await self._life.begin()
         self._exchange.begin(epoch)
-        if self._journal_dir is not None:
+        if home is not None:
             try:
-                self._journal = Journal.open(self._journal_dir, epoch)
+                self._journal = Journal.open(home, epoch)
             except JournalUnavailable:
                 await self._life.end(holds_nothing=True)
                 raise
+            _tell_of_strangers(home)
         await self._book.start()
         self._tasks = [
             asyncio.create_task(self._run_exchange(), name="exchange with the store"),
-            asyncio.create_task(self._sweeper.run(own_epoch=epoch), name="sweeper"),
+            asyncio.create_task(self._sweeper.run(own_epoch=epoch, journal_dir=home), name="sweeper"),
             asyncio.create_task(self._sync_journal(), name="journal"),
         ]
 
@@ -204,6 +211,18 @@ class Metering:
                 return reason
             await asyncio.sleep(EXTEND_AGAIN_SECONDS)
 
+    def reached(self, reservation: Reservation, *, output_tokens: int) -> None:
+        """So much output has come, and may now be passed on: should nobody live to settle it, it is charged.
+
+        The journal is told of the next tokens with it, so that few need a record of their own.
+        """
+        live = self._live.get(reservation.request_id)
+        if live is None or output_tokens <= live.output_tokens_written_down:
+            return
+        ahead = min(output_tokens + OUTPUT_TOKENS_AHEAD, reservation.paid_tokens)
+        live.output_tokens_written_down = max(output_tokens, ahead)
+        self._write_down(Reached(reservation.request_id, live.prompt_tokens, live.output_tokens_written_down))
+
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Frees what the request held and queues its event: once, however often it is called.
 
@@ -215,7 +234,15 @@ class Metering:
         num_tokens = usage.prompt_tokens + usage.completion_tokens
         ran = outcome is not Outcome.REFUSED
         self._wallet.end(reservation.hold, used_tokens=num_tokens, counts_as_request=ran)
-        self._write_down_end(reservation.request_id, usage, outcome)
+        self._write_down(
+            Closed(
+                reservation.request_id,
+                usage.prompt_tokens,
+                usage.cached_tokens,
+                usage.completion_tokens,
+                outcome,
+            )
+        )
         self._exchange.record(_event(reservation.request_id, live, usage, outcome))
         self._note_live(live.caller.tenant, -1)
 
@@ -230,9 +257,11 @@ class Metering:
         first: int,
         cap: int,
     ) -> Reservation:
-        live = Live(caller=caller, payer=payer, admitted_us=time.time_ns() // 1000)
+        live = Live(
+            caller=caller, payer=payer, admitted_us=time.time_ns() // 1000, prompt_tokens=demand.prompt_tokens
+        )
         account = accounts.encode(_account(live, hold))
-        self._write_down_beginning(request_id, live, hold, account, prompt_tokens=demand.prompt_tokens)
+        self._write_down_beginning(request_id, live, hold, account)
         self._live[request_id] = live
         self._note_live(caller.tenant, +1)
         return Reservation(
@@ -254,13 +283,11 @@ class Metering:
 
     # --- the journal -------------------------------------------------------------------------------------
 
-    def _write_down_beginning(
-        self, request_id: str, live: Live, hold: Hold, account: bytes, *, prompt_tokens: int
-    ) -> None:
+    def _write_down_beginning(self, request_id: str, live: Live, hold: Hold, account: bytes) -> None:
         """Nobody is served whose usage could be lost: raises JournalUnavailable, holding nothing."""
         if self._journal is None:
             return
-        num_tokens = prompt_tokens + hold.output_tokens
+        num_tokens = live.prompt_tokens + hold.output_tokens
         try:
             self._journal.append(Opened(request_id, account, num_tokens, accounts.moment(live.admitted_us)))
         except JournalUnavailable:
@@ -277,19 +304,24 @@ class Metering:
             return "journal"
         return None
 
-    def _write_down_end(self, request_id: str, usage: Usage, outcome: Outcome) -> None:
+    def _write_down(self, record: Reached | Closed) -> None:
         if self._journal is None:
             return
         try:
-            self._journal.append(
-                Closed(request_id, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, outcome)
-            )
-        except JournalUnavailable as error:  # it was served; the store is told all the same
+            self._journal.append(record)
+        except JournalUnavailable as error:  # it is served; the store is told of its end all the same
             self._trouble.note(error, is_foreseeable=True)
 
     def _note_stored(self, request_ids: Iterable[str]) -> None:
         if self._journal is not None:
             self._journal.stored(request_ids)
+
+    async def _journal_home(self) -> Path | None:
+        """Of this store's lives: the folder may hold those of another store, of the same numbers."""
+        if self._journal_dir is None:
+            return None
+        async with self._database.system_transaction() as connection:
+            return journal_home.home_of(self._journal_dir, await ledger.store_id(connection))
 
     async def _sync_journal(self) -> None:
         async for _ in self._rhythm.turns(SYNC_SECONDS):
@@ -307,6 +339,12 @@ class Metering:
         except LifeEnded:
             logger.critical("this process was taken for dead; what it promised is void")
             self._on_ended()
+
+
+def _tell_of_strangers(home: Path) -> None:
+    others = journal_home.of_others(home)
+    if others:
+        logger.warning("journals of other databases in %s are left alone: %s", home.parent, ", ".join(others))
 
 
 def _counted(limits: tuple[QuotaLimit, ...], *, is_long: bool) -> tuple[QuotaLimit, ...]:

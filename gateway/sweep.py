@@ -27,15 +27,14 @@ class Sweeper:
         self,
         database: Database,
         end_life: EndLife,
-        journal_dir: Path | None = None,
         *,
         sweep_seconds: float = SWEEP_SECONDS,
         dead_after_seconds: float = DEAD_AFTER_SECONDS,
     ) -> None:
         self._database = database
         self._end_life = end_life
-        self._journal_dir = journal_dir
-        self._looks_for_journals = journal_dir is not None
+        self._journal_dir: Path | None = None
+        self._looks_for_journals = False
         self._sweep_seconds = sweep_seconds
         self._dead_after_seconds = dead_after_seconds
         self._store_seen_since: float | None = None  # loop time; None while the store is away
@@ -46,8 +45,10 @@ class Sweeper:
         """The sweep that is under way is the last."""
         self._rhythm.stop()
 
-    async def run(self, *, own_epoch: int) -> None:
-        """Sweeps until it is stopped."""
+    async def run(self, *, own_epoch: int, journal_dir: Path | None = None) -> None:
+        """Sweeps until it is stopped. `journal_dir` holds the journals of this store's lives on this host."""
+        self._journal_dir = journal_dir
+        self._looks_for_journals = journal_dir is not None
         async for _ in self._rhythm.turns(self._sweep_seconds):
             try:
                 await self._sweep(own_epoch)

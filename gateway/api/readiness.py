@@ -9,7 +9,12 @@ class Readiness:
     def __init__(self, has_engine: Callable[[], bool]) -> None:
         self._has_engine = has_engine
         self.store_answered = False
+        self._store_trouble = "the store has not answered yet"
         self._closing = False
+
+    def note_store_trouble(self, reason: str) -> None:
+        """Why the store cannot be used yet."""
+        self._store_trouble = reason
 
     def note_store_answered(self) -> None:
         """The store has answered; a later outage does not end service of what is cached."""
@@ -25,5 +30,5 @@ class Readiness:
         if self._closing:
             return "shutting down"
         if not self.store_answered:
-            return "the store has not answered yet"
+            return self._store_trouble
         return None if self._has_engine() else "no engine is connected"

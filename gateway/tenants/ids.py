@@ -5,3 +5,4 @@ from typing import NewType
 TenantId = NewType("TenantId", str)
 ProjectId = NewType("ProjectId", str)
 KeyId = NewType("KeyId", str)
+StoreId = NewType("StoreId", str)

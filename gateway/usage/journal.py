@@ -18,7 +18,16 @@ from typing import Final, Self, assert_never
 
 from gateway.errors import JournalUnavailable
 from gateway.usage import journal_lives
-from gateway.usage.journal_format import Closed, Extended, JournalRecord, Opened, extended, frame
+from gateway.usage.journal_format import (
+    Closed,
+    Extended,
+    JournalRecord,
+    Opened,
+    Reached,
+    extended,
+    frame,
+    reached,
+)
 from gateway.usage.journal_lives import Life, segment_number
 
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
@@ -60,6 +69,8 @@ class Journal:
                 self._open[record.request_id] = record
             case Extended():
                 self._open[record.request_id] = extended(self._open[record.request_id], record)
+            case Reached():
+                self._open[record.request_id] = reached(self._open[record.request_id], record)
             case Closed():
                 del self._open[record.request_id]
                 self._closed_in[record.request_id] = segment

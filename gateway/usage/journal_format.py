@@ -21,13 +21,23 @@ from gateway.usage.outcome import Outcome
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """A request was admitted with so many tokens; who pays, `account` tells the one who wrote it.
 
-    Said again of a request that is open, it takes the place of all that was said of it before.
+    Said again of a request that is open, it takes the place of all that was said of it before: how far it
+    had come at most included, which at first is nowhere.
     """
 
     request_id: str
     account: bytes
     tokens: int
     admitted_at: datetime
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def most_used(self) -> Usage | None:
+        """What its client got is at most this; None: it got nothing."""
+        if not self.prompt_tokens and not self.completion_tokens:
+            return None
+        return Usage(self.prompt_tokens, 0, self.completion_tokens)
 
 
 class Extended(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -35,6 +45,14 @@ class Extended(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
     request_id: str
     tokens: int
+
+
+class Reached(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """An open request's prompt is computed, and its client is about to get output: so much at most."""
+
+    request_id: str
+    prompt_tokens: int
+    completion_tokens: int
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -56,7 +74,7 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag=3):
         )
 
 
-JournalRecord = Opened | Extended | Closed
+JournalRecord = Opened | Extended | Reached | Closed
 
 _HEADER: Final = struct.Struct("<II")
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -105,6 +123,9 @@ def replayed(records: Iterable[JournalRecord]) -> Replayed:
             case Extended():
                 if record.request_id in opened:
                     opened[record.request_id] = extended(opened[record.request_id], record)
+            case Reached():
+                if record.request_id in opened:
+                    opened[record.request_id] = reached(opened[record.request_id], record)
             case Closed():
                 if record.request_id in opened:
                     closed[record.request_id] = opened.pop(record.request_id), record
@@ -115,4 +136,11 @@ def replayed(records: Iterable[JournalRecord]) -> Replayed:
 
 def extended(opened: Opened, by: Extended) -> Opened:
     """An open request with the tokens it has got by now."""
-    return Opened(opened.request_id, opened.account, opened.tokens + by.tokens, opened.admitted_at)
+    return msgspec.structs.replace(opened, tokens=opened.tokens + by.tokens)
+
+
+def reached(opened: Opened, by: Reached) -> Opened:
+    """An open request that has come further."""
+    return msgspec.structs.replace(
+        opened, prompt_tokens=by.prompt_tokens, completion_tokens=by.completion_tokens
+    )

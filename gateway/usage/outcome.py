@@ -12,3 +12,4 @@ class Outcome(StrEnum):
     REFUSED = "refused"  # admitted by the gateway, turned away by the engine
     FAILED = "failed"  # an error of ours
     LOST = "lost"  # its gateway died; usage is what the engines still knew
+    IN_DOUBT = "in_doubt"  # its engine died, too; usage is the most that its client can have got

@@ -1,7 +1,7 @@
 """All SQL that writes the ledger, and the one that reads single events back.
 
-A request is counted once, by whoever reports it first. The one exception: what was recorded as lost yields to
-the truth, or to a report that knows of more; so the order in which reports come does not matter.
+A request is counted once, by whoever reports it first. The one exception: what was recorded as lost or in
+doubt yields to who is surer, or is as sure and knows of more; so the order of reports does not matter.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,10 +14,10 @@ from sqlalchemy import Row, Table, desc, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from engine.protocol import RequestClass, Usage
-from gateway.tenants.ids import KeyId, ProjectId, TenantId
+from gateway.tenants.ids import KeyId, ProjectId, StoreId, TenantId
 from gateway.tenants.tables import tenant
 from gateway.usage.outcome import Outcome
-from gateway.usage.tables import usage_event
+from gateway.usage.tables import store_identity, usage_event
 
 _WHO: Final = "tenant_id, project_id, key_id, model, request_class"
 _COUNTS: Final = "prompt_tokens, cached_tokens, completion_tokens"
@@ -37,6 +37,12 @@ _ADD: Final = text(
     """  # noqa: S608 - made of constants
 )
 
+
+def _certainty_of(row: str) -> str:
+    """How sure its reporter was; above 1 nothing yields."""
+    return f"CASE {row}.outcome WHEN 'in_doubt' THEN 0 WHEN 'lost' THEN 1 ELSE 2 END"
+
+
 # A statement of its own: the one above has waited for whoever was adding the same events, this one sees them.
 _CORRECT: Final = text(
     f"""
@@ -45,10 +51,9 @@ _CORRECT: Final = text(
     ), lost AS (
         SELECT request_id, admitted_at, known.prompt_tokens, known.cached_tokens, known.completion_tokens
         FROM usage_event AS known JOIN truth USING (request_id, admitted_at)
-        WHERE known.outcome = 'lost' AND (
-            truth.outcome <> 'lost'
-            OR truth.prompt_tokens + truth.completion_tokens > known.prompt_tokens + known.completion_tokens
-        )
+        WHERE known.outcome IN ('in_doubt', 'lost')
+          AND ({_certainty_of("truth")}, truth.prompt_tokens + truth.completion_tokens)
+            > ({_certainty_of("known")}, known.prompt_tokens + known.completion_tokens)
         ORDER BY request_id
         FOR UPDATE OF known
     )
@@ -109,9 +114,9 @@ async def record(connection: AsyncConnection, events: Iterable[UsageEvent]) -> d
     """Adds the events whose request has none yet and sums them up; once in the caller's transaction.
 
     Returns, by request id, how many tokens (prompt and completion) each counts that were not counted before.
-    A request that is absent was known; 0 is one that used nothing; for one that was lost it is the difference
-    to what was known, which may be negative. Whoever moves credit by exactly this in the same transaction
-    charges nothing twice.
+    A request that is absent was known; 0 is one that used nothing; for one that was lost or in doubt it is
+    the difference to what was known, which may be negative. Whoever moves credit by exactly this in the same
+    transaction charges nothing twice.
     """
     reported = _one_each(events)
     added = await _add(connection, reported.values())
@@ -137,7 +142,7 @@ async def _add(connection: AsyncConnection, events: Collection[UsageEvent]) -> d
 
 
 async def _correct(connection: AsyncConnection, events: Collection[UsageEvent]) -> dict[str, Usage]:
-    """By how much more is known now of what was lost, by request."""
+    """By how much more is known now of what was lost or in doubt, by request."""
     if not events:
         return {}
     corrected = await connection.execute(_CORRECT, _document([_row(event, event.usage) for event in events]))
@@ -154,10 +159,10 @@ def _one_each(events: Iterable[UsageEvent]) -> dict[str, UsageEvent]:
     return dict(sorted(chosen.items()))
 
 
-def _rank(event: UsageEvent) -> tuple[bool, int]:
-    if event.outcome is not Outcome.LOST:
-        return True, 0
-    return False, event.usage.prompt_tokens + event.usage.completion_tokens
+def _rank(event: UsageEvent) -> tuple[int, int]:
+    """As the store ranks what it knows; among those who are sure the first is right."""
+    certainty = {Outcome.IN_DOUBT: 0, Outcome.LOST: 1}.get(event.outcome, 2)
+    return certainty, event.usage.prompt_tokens + event.usage.completion_tokens if certainty < 2 else 0
 
 
 def _row(event: UsageEvent, usage: Usage, *, num_requests: int = 1) -> dict[str, Any]:
@@ -194,6 +199,14 @@ async def drop_old(connection: AsyncConnection, table: Table, *, keep_days: int)
     await connection.execute(
         text("SELECT usage_drop_partitions(:table, :days)"), {"table": table.name, "days": keep_days}
     )
+
+
+# --- whose it is -------------------------------------------------------------------------------------------
+
+
+async def store_id(connection: AsyncConnection) -> StoreId:
+    """Which store this is: what lies on local disks says which one it is for. No tenant's matter."""
+    return StoreId((await connection.execute(select(store_identity.c.id))).scalar_one())
 
 
 # --- reading -----------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from sqlalchemy import BigInteger, Column, DateTime, Index, Table, Text, func
 
 from gateway.db import metadata
 
+store_identity: Final = Table("store_identity", metadata, Column("id", Text, primary_key=True))  # one row
+
 usage_event: Final = Table(
     "usage_event",
     metadata,

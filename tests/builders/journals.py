@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.usage.journal_format import Closed, Extended, Opened
+from gateway.usage.journal_format import Closed, Extended, Opened, Reached
 from gateway.usage.outcome import Outcome
 
 ADMITTED_AT: Final = datetime(2026, 1, 5, 12, 34, 56, 789_123, tzinfo=UTC)
@@ -15,6 +15,10 @@ def opened(request_id: str = "a", tokens: int = 100) -> Opened:
 
 def more(request_id: str = "a", tokens: int = 10) -> Extended:
     return Extended(request_id, tokens)
+
+
+def reached(request_id: str = "a", completion_tokens: int = 64) -> Reached:
+    return Reached(request_id, 3, completion_tokens)
 
 
 def closed(request_id: str = "a", completion_tokens: int = 7) -> Closed:

@@ -28,13 +28,20 @@ class Reachable(Protocol):
 @asynccontextmanager
 async def stored_gateway(database_url: str, *engines: Reachable) -> AsyncIterator[str]:
     """The URL of a gateway that is ready."""
+    async with starting_gateway(database_url, *engines) as url, httpx.AsyncClient(base_url=url) as client:
+        await until_status(client, "GET", "/readyz", 200)
+        yield url
+
+
+@asynccontextmanager
+async def starting_gateway(database_url: str, *engines: Reachable) -> AsyncIterator[str]:
+    """The URL of a gateway, ready or not."""
     settings = GatewaySettings(
         database_url=database_url,
         gateway=GatewaySection(engines=tuple(engine.url for engine in engines)),
         secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=SHARED),
     )
-    async with serving(create_app(settings)) as url, httpx.AsyncClient(base_url=url) as client:
-        await until_status(client, "GET", "/readyz", 200)
+    async with serving(create_app(settings)) as url:
         yield url
 
 

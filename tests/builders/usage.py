@@ -33,6 +33,12 @@ def lost(request_id: str = "request-1", *, num_known: int = 0) -> UsageEvent:
     return usage_event(request_id, usage=usage, outcome=Outcome.LOST)
 
 
+def in_doubt(request_id: str = "request-1", *, at_most: int) -> UsageEvent:
+    """One whose gateway and engine died; its client got `at_most` tokens of output."""
+    usage = Usage(prompt_tokens=0, cached_tokens=0, completion_tokens=at_most)
+    return usage_event(request_id, usage=usage, outcome=Outcome.IN_DOUBT)
+
+
 def days_ago(days: int) -> datetime:
     """Noon of a day in the past, UTC."""
     return datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=days)

@@ -28,6 +28,7 @@ class FakeLedger:
         self.failure: Exception | None = None
         self.most_output = 10_000
         self.open: dict[str, Reservation] = {}
+        self.num_reached = 0  # by the request that got output last
         self.settled: list[Settled] = []
         self._changed = asyncio.Event()
 
@@ -59,6 +60,11 @@ class FakeLedger:
     async def extend(self, reservation: Reservation) -> Payment:
         """Never asked for: all is paid for from the beginning."""
         raise AssertionError(f"{reservation.request_id} is paid for")
+
+    def reached(self, reservation: Reservation, *, output_tokens: int) -> None:
+        """Of a request that is open."""
+        assert reservation.request_id in self.open
+        self.num_reached = output_tokens
 
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Writes a settlement down."""

@@ -79,6 +79,19 @@ async def test_without_the_engines_word_what_arrived_is_charged(gateway: Gateway
     await gateway.engine.start()
 
 
+async def test_the_books_hear_of_output_before_its_client_does(gateway: GatewayUnderTest) -> None:
+    """Should all die now, what was delivered is known."""
+    async with posted(gateway, chat_body(stream=True)) as (reader, _):
+        await gateway.ledger.until_reserved()
+        assert gateway.ledger.num_reached == 0
+        await gateway.engine.until(lambda: len(gateway.engine.received) == 1)
+        begin(gateway.engine, gateway.engine.received[0])
+        await reader.readuntil(b'"ab"')
+        assert gateway.ledger.num_reached == 2
+        gateway.engine.send(Finished(gateway.engine.received[0].id, FinishReason.STOP, Usage(20, 0, 2)))
+        await reader.readuntil(b"data: [DONE]")
+
+
 async def test_leaving_the_queue_takes_effect_at_once() -> None:
     async with running_gateway(window=Window(interactive=0, offline=0)) as gateway:
         async with posted(gateway, chat_body()):

@@ -13,7 +13,7 @@ from gateway.db import Database
 from gateway.usage.outcome import Outcome
 from gateway.usage.queries import UsageEvent, record
 from tests.builders.store_rows import rows, until_value, value
-from tests.builders.usage import ADMITTED_AT, lost, usage_event
+from tests.builders.usage import ADMITTED_AT, in_doubt, lost, usage_event
 
 pytestmark = pytest.mark.postgres
 
@@ -137,6 +137,17 @@ async def test_of_two_that_know_of_a_lost_request_who_knows_more_is_right(
     assert await recorded(database, [lost("a", num_known=2)]) == {}
     assert await recorded(database, [lost("a", num_known=7)]) == {"a": 4}
     assert rows(database_url, BY_DAY) == [(1, 0, 0, 7)]
+
+
+async def test_what_is_in_doubt_yields_to_an_engine_that_knows_of_less_and_never_the_other_way(
+    database: Database, database_url: str
+) -> None:
+    assert await recorded(database, [in_doubt("a", at_most=64)]) == {"a": 64}
+    assert await recorded(database, [lost("a", num_known=7), in_doubt("a", at_most=64)]) == {"a": -57}
+    assert await recorded(database, [in_doubt("a", at_most=64)]) == {}
+    assert await recorded(database, [usage_event("a")]) == {"a": 8}
+    assert rows(database_url, LEDGER) == [("a", 10, 4, 5, "finished")]
+    assert disagreements(database_url) == []
 
 
 @pytest.mark.parametrize("first", [[], ["lost"]], ids=["new", "lost"])

@@ -11,16 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.usage.journal import Journal
-from gateway.usage.journal_format import Closed, Extended, JournalRecord, Opened, frame, read, replayed
+from gateway.usage.journal_format import (
+    Closed,
+    Extended,
+    JournalRecord,
+    Opened,
+    Reached,
+    frame,
+    read,
+    replayed,
+)
 from gateway.usage.journal_lives import abandoned, release, replay
 from gateway.usage.outcome import Outcome
-from tests.builders.journals import ADMITTED_AT, closed, more, opened
+from tests.builders.journals import ADMITTED_AT, closed, more, opened, reached
 
 names = st.text(max_size=8)
 counts = st.integers(0, 2**40)
 records = st.one_of(
     st.builds(Opened, names, st.binary(max_size=80), counts, st.just(ADMITTED_AT)),
     st.builds(Extended, names, counts),
+    st.builds(Reached, names, counts, counts),
     st.builds(Closed, names, counts, counts, counts, st.sampled_from(Outcome)),
 )
 
@@ -58,6 +68,12 @@ class Extend:
 
 
 @dataclass(frozen=True)
+class Reach:
+    name: str
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
 class End:
     name: str
 
@@ -74,12 +90,13 @@ class Sync:
     pass
 
 
-Act = Begin | Extend | End | Store | Sync
+Act = Begin | Extend | Reach | End | Store | Sync
 few_names = st.sampled_from("abc")
 acts = st.lists(
     st.one_of(
         st.builds(Begin, few_names),
         st.builds(Extend, few_names),
+        st.builds(Reach, few_names, st.integers(1, 1_000)),
         st.builds(End, few_names),
         st.builds(Store, few_names),
         st.just(Sync()),
@@ -119,6 +136,8 @@ class Model:
                 self.append(opened(self.open[name]))
             case Extend(name) if name in self.open:
                 self.append(more(self.open[name]))
+            case Reach(name, completion_tokens) if name in self.open:
+                self.append(reached(self.open[name], completion_tokens))
             case End(name) if name in self.open:
                 self.ended.add(self.open[name])
                 self.append(closed(self.open.pop(name)))

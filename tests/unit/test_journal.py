@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.protocol import Usage
 from gateway.errors import JournalUnavailable
 from gateway.usage.journal import Journal
 from gateway.usage.journal_format import Opened, Replayed, frame
 from gateway.usage.journal_lives import abandoned, release, remove, replay
 from gateway.usage.outcome import Outcome
-from tests.builders.journals import ADMITTED_AT, closed, more, opened
+from tests.builders.journals import ADMITTED_AT, closed, more, opened, reached
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def journal(folder: Path) -> Journal:
     """Of epoch 7; a segment has room for two or three records."""
-    return Journal.open(folder, 7, segment_bytes=150)
+    return Journal.open(folder, 7, segment_bytes=160)
 
 
 def left_behind(folder: Path) -> Replayed:
@@ -60,6 +61,23 @@ def test_what_was_open_and_what_had_ended_is_replayed(journal: Journal, folder: 
     assert replayed.open == {"a": opened("a", 115)}
     assert replayed.closed == {"b": (opened("b"), closed("b"))}
     assert replayed.open["a"].admitted_at == ADMITTED_AT, "to the microsecond: the ledger's key"
+
+
+def test_how_far_an_open_request_had_come_is_replayed(journal: Journal, folder: Path) -> None:
+    journal.append(opened("queued"))
+    journal.append(opened("running"))
+    journal.append(reached("running", 64))
+    for _ in range(5):  # until other segments say again what is open
+        journal.append(more("running", 10))
+        journal.append(opened("x"))
+        journal.append(closed("x"))
+    journal.append(reached("running", 128))
+    journal.close()
+    replayed = left_behind(folder)
+    assert replayed.open["queued"].most_used is None
+    assert replayed.open["running"].most_used == Usage(3, 0, 128)
+    assert replayed.open["running"].tokens == 150
+    assert len(segments(folder)) > 2
 
 
 def test_an_end_without_any_use_is_not_taken_for_an_unknown_one(journal: Journal, folder: Path) -> None:

@@ -1,0 +1,50 @@
+"""Whether the store has the schema that this code was written for. Knows none of its migrations."""
+
+from typing import Final
+
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from gateway.db import SERVING_ROLE, Database
+from gateway.errors import StoreUnavailable
+
+SCHEMA_VERSION: Final = "20261207_store_identity"  # a test holds it to the newest migration
+UNDEFINED_TABLE: Final = "42P01"
+MIGRATE: Final = "run: sluice migrate"
+
+
+async def check_schema(database: Database) -> None:
+    """Raises StoreUnavailable, in words that say what to do, when the store's schema is another one."""
+    found = await _version(database)
+    if found is None:
+        raise StoreUnavailable(f"The database has no schema of Sluice yet; {MIGRATE}")
+    if found < SCHEMA_VERSION:  # versions begin with their date
+        raise StoreUnavailable(
+            f"The database has an older schema ({found}) than this version needs; {MIGRATE}"
+        )
+    if found > SCHEMA_VERSION:
+        raise StoreUnavailable(
+            f"The database has a newer schema ({found}) than this version of Sluice knows "
+            f"({SCHEMA_VERSION}); start the version that made it"
+        )
+
+
+async def _version(database: Database) -> str | None:
+    """None before the first migration."""
+    try:
+        async with database.system_transaction() as connection:
+            version = await connection.scalar(text("SELECT max(version_num) FROM alembic_version"))
+    except StoreUnavailable as error:
+        if _is_without_role(error):
+            return None
+        raise
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) == UNDEFINED_TABLE:
+            return None
+        raise
+    return None if version is None else str(version)
+
+
+def _is_without_role(error: StoreUnavailable) -> bool:
+    """The first migration makes the role that serves; without it nobody gets a connection."""
+    return f'role "{SERVING_ROLE}" does not exist' in str(error.__cause__)
