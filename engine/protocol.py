@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 PROTOCOL_MAJOR: Final = 1
-PROTOCOL_MINOR: Final = 2
+PROTOCOL_MINOR: Final = 3
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # a tokenizer.json alone can exceed the library's default of 1 MiB
 PING_INTERVAL_SECONDS: Final = 1.0
 DEAD_AFTER_SECONDS: Final = 5.0
@@ -123,6 +123,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
     `cache_namespace` keys the prefix cache. The first `num_shared_tokens` of the prompt, a system prompt say,
     are kept under `shared_namespace` instead: a group of tenants may agree to share those.
 
+    `project` and `key` say who of the tenant asks. What the tenant gets, its projects share by their weights,
+    and what a project gets, its keys.
+
     `account` is the gateway's own note of who pays; it comes back in the request's record.
     """
 
@@ -143,6 +146,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
     tenant_name: str = ""
     adapter: str | None = None
     account: bytes = b""
+    project: str = ""
+    project_weight: float = 1.0
+    key: str = ""
+    key_weight: float = 1.0
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
