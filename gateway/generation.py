@@ -225,6 +225,10 @@ class Generation:
             num_shared_tokens=prepared.num_shared_tokens,
             tenant_name=caller.tenant_name,
             account=reservation.account,
+            project=caller.project,
+            project_weight=caller.project_weight,
+            key=caller.key,
+            key_weight=caller.key_weight,
         )
 
     def _shared_namespace(self, prepared: PreparedRequest, caller: Caller) -> bytes:

@@ -21,6 +21,7 @@ from gateway.tenants.errors import BadValue, NoSuchThing
 from gateway.tenants.ids import KeyId
 from gateway.tenants.lookup import project_called, storable, tenant_called
 from gateway.tenants.names import checked_name
+from gateway.tenants.weight import check_weight
 
 DEFAULT_OVERLAP: Final = timedelta(hours=24)
 MAX_OVERLAP: Final = timedelta(days=30)
@@ -34,6 +35,7 @@ async def issue_key(
     *,
     name: str,
     project: str | None = None,
+    weight: float = 1.0,
     scopes: Collection[Scope] = ALL_SCOPES,
     models: Collection[str] | None = None,
     expires_at: datetime | None = None,
@@ -43,6 +45,7 @@ async def issue_key(
     The secret in the answer is nowhere else, and never again.
     """
     name = checked_name(name)
+    check_weight(weight)
     _check_terms(scopes, models, expires_at)
     made = make_key()
     async with database.system_transaction() as connection:
@@ -52,6 +55,7 @@ async def issue_key(
             key=made.id,
             project=await project_called(connection, tenant, project),
             name=name,
+            weight=weight,
             digest=digest(made.value, pepper=pepper),
             redacted_value=redact(made.value),
             scopes=scopes,
@@ -123,6 +127,25 @@ async def rotate_key(
     return IssuedKey(secret=made.value, key=new)
 
 
+async def set_key_weight(database: Database, actor: str, key: KeyId, weight: float) -> ApiKey:
+    """Changes a key's share of what its project gets; its next requests follow within two seconds."""
+    check_weight(weight)
+    async with database.system_transaction() as connection:
+        old = await _live_key(connection, key)
+        if old.weight == weight:
+            return old
+        changed = await keys.set_weight(connection, old.id, weight)
+        await audit.record(
+            connection,
+            actor=actor,
+            action="key.set_weight",
+            subject=old.id,
+            before={"weight": old.weight},
+            after={"weight": weight},
+        )
+    return changed
+
+
 async def revoke_key(database: Database, actor: str, key: KeyId) -> ApiKey:
     """Ends a key with all its secrets; refused everywhere within two seconds."""
     async with database.system_transaction() as connection:
@@ -165,6 +188,7 @@ def _facts(key: ApiKey) -> audit.Facts:
         "tenant": key.tenant,
         "project": key.project,
         "name": key.name,
+        "weight": key.weight,
         "redacted_value": key.redacted_value,
         "scopes": " ".join(key.scopes),
         "models": None if key.models is None else " ".join(key.models),

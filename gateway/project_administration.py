@@ -14,19 +14,23 @@ from gateway.db import Database
 from gateway.tenants import queries as tenants
 from gateway.tenants.errors import AlreadyExists
 from gateway.tenants.ids import ProjectId
-from gateway.tenants.lookup import tenant_called
+from gateway.tenants.lookup import project_called, tenant_called
 from gateway.tenants.names import checked_name
 from gateway.tenants.project import Project
 from gateway.tenants.tenant import Tenant
+from gateway.tenants.weight import check_weight
 
 
-async def create_project(database: Database, actor: str, tenant_name_or_id: str, name: str) -> Project:
+async def create_project(
+    database: Database, actor: str, tenant_name_or_id: str, name: str, *, weight: float = 1.0
+) -> Project:
     """A new project of a tenant, for keys to belong to."""
     name = checked_name(name)
+    check_weight(weight)
     try:
         async with database.system_transaction() as connection:
             tenant = await tenant_called(connection, tenant_name_or_id)
-            return await _add_project(connection, actor, tenant, name)
+            return await _add_project(connection, actor, tenant, name, weight)
     except IntegrityError as error:
         raise AlreadyExists(f"{tenant_name_or_id!r} has a project called {name!r} already.") from error
 
@@ -40,18 +44,43 @@ async def list_projects(database: Database, tenant_name_or_id: str | None = None
         return await tenants.projects_of(connection, tenant.id)
 
 
-async def _add_project(connection: AsyncConnection, actor: str, tenant: Tenant, name: str) -> Project:
+async def set_project_weight(
+    database: Database, actor: str, tenant_name_or_id: str, name_or_id: str, weight: float
+) -> Project:
+    """Changes a project's share of what its tenant gets; the next requests follow within two seconds."""
+    check_weight(weight)
+    async with database.system_transaction() as connection:
+        tenant = await tenant_called(connection, tenant_name_or_id)
+        project = await project_called(connection, tenant, name_or_id, for_update=True)
+        if project.weight == weight:
+            return project
+        changed = await tenants.set_project_weight(connection, tenant.id, project.id, weight)
+        await audit.record(
+            connection,
+            actor=actor,
+            action="project.set_weight",
+            subject=project.id,
+            before={"weight": project.weight},
+            after={"weight": weight},
+        )
+    return changed
+
+
+async def _add_project(
+    connection: AsyncConnection, actor: str, tenant: Tenant, name: str, weight: float
+) -> Project:
     project = await tenants.add_project(
         connection,
         project_id=ProjectId(f"proj_{secrets.token_hex(12)}"),
         tenant_id=tenant.id,
         name=name,
+        weight=weight,
     )
     await audit.record(
         connection,
         actor=actor,
         action="project.create",
         subject=project.id,
-        after={"tenant": tenant.id, "name": name},
+        after={"tenant": tenant.id, "name": name, "weight": weight},
     )
     return project

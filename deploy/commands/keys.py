@@ -42,6 +42,7 @@ def create(
         typer.Option("--model", help="A model it may use; may be repeated. Without it: all of them."),
     ] = None,
     expires_in_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Without it: never.")] = None,
+    weight: Annotated[float, typer.Option(help="Share relative to the project's other keys.")] = 1.0,
     quiet: Quiet = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
     database_url: DatabaseUrl = None,
@@ -60,6 +61,7 @@ def create(
             tenant,
             name=name,
             project=project,
+            weight=weight,
             scopes=scopes or ALL_SCOPES,
             models=models or None,
             expires_at=expires_at,
@@ -117,6 +119,26 @@ def rotate(
 
     issued = with_store(verb, data_dir=data_dir, database_url=database_url)
     _print_issued(issued, quiet=quiet, as_json=as_json)
+
+
+@app.command("set")
+def set_(
+    key: Annotated[str, typer.Argument(help="The key's id, as `sluice keys list` shows it.")],
+    weight: Annotated[float, typer.Option(help="Share relative to the project's other keys.")],
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Changes a key's weight; its next requests follow within 2 seconds."""
+
+    async def verb(database: Database) -> ApiKey:
+        return await key_administration.set_key_weight(database, ACTOR, KeyId(key), weight)
+
+    changed = with_store(verb, data_dir=data_dir, database_url=database_url)
+    if as_json:
+        print_json(asdict(changed))
+        return
+    print(f"Key {changed.redacted_value} of {changed.tenant_name} has the weight {changed.weight:g}.")
 
 
 @app.command()

@@ -20,6 +20,8 @@ class KeyState(StrEnum):
 class ApiKey:
     """`redacted_value` tells keys apart; nothing here lets anybody in. None: never, or not yet.
 
+    `weight` is its share relative to its project's other keys.
+
     `models` None: all of them. After a rotation, `previous_…` is the secret before it and when that ends.
     """
 
@@ -29,6 +31,7 @@ class ApiKey:
     project: ProjectId
     project_name: str
     name: str
+    weight: float
     redacted_value: str
     scopes: tuple[Scope, ...]
     models: tuple[str, ...] | None

@@ -16,11 +16,13 @@ async def tenant_called(connection: AsyncConnection, name_or_id: str, *, for_upd
     return tenant
 
 
-async def project_called(connection: AsyncConnection, tenant: Tenant, name_or_id: str | None) -> Project:
+async def project_called(
+    connection: AsyncConnection, tenant: Tenant, name_or_id: str | None, *, for_update: bool = False
+) -> Project:
     """A tenant's project, by name or id; None: its first. Raises NoSuchThing."""
     if name_or_id is None:
         return await queries.first_project(connection, tenant.id)
-    project = await queries.find_project(connection, tenant.id, storable(name_or_id))
+    project = await queries.find_project(connection, tenant.id, storable(name_or_id), for_update=for_update)
     if project is None:
         raise NoSuchThing(f"The tenant {tenant.name!r} has no project {name_or_id!r}.")
     return project

@@ -19,7 +19,7 @@ async def add(
         insert(tenant).values(id=tenant_id, name=name, weight=weight).returning(tenant)
     )
     added = _tenant(rows.mappings().one())
-    await add_project(connection, project_id=project_id, tenant_id=tenant_id, name=FIRST_PROJECT)
+    await add_project(connection, project_id=project_id, tenant_id=tenant_id, name=FIRST_PROJECT, weight=1.0)
     return added
 
 
@@ -60,24 +60,29 @@ async def page_by_name(
 
 
 async def add_project(
-    connection: AsyncConnection, *, project_id: ProjectId, tenant_id: TenantId, name: str
+    connection: AsyncConnection, *, project_id: ProjectId, tenant_id: TenantId, name: str, weight: float
 ) -> Project:
     """Stores a new project. The name must be free within its tenant."""
-    await connection.execute(insert(project).values(id=project_id, tenant_id=tenant_id, name=name))
+    await connection.execute(
+        insert(project).values(id=project_id, tenant_id=tenant_id, name=name, weight=weight)
+    )
     added = await find_project(connection, tenant_id, project_id)
     assert added is not None
     return added
 
 
-async def find_project(connection: AsyncConnection, tenant_id: TenantId, name_or_id: str) -> Project | None:
+async def find_project(
+    connection: AsyncConnection, tenant_id: TenantId, name_or_id: str, *, for_update: bool = False
+) -> Project | None:
     """A tenant's project by id or name; an id wins over another project's name."""
-    rows = await connection.execute(
+    found = (
         _projects()
         .where(project.c.tenant_id == tenant_id)
         .where(or_(project.c.id == name_or_id, project.c.name == name_or_id))
         .order_by(project.c.id != name_or_id)
         .limit(1)
     )
+    rows = await connection.execute(found.with_for_update(of=project) if for_update else found)
     row = rows.mappings().one_or_none()
     return None if row is None else _project(row)
 
@@ -91,6 +96,20 @@ async def first_project(connection: AsyncConnection, tenant_id: TenantId) -> Pro
         .limit(1)
     )
     return _project(rows.mappings().one())
+
+
+async def set_project_weight(
+    connection: AsyncConnection, tenant_id: TenantId, project_id: ProjectId, weight: float
+) -> Project:
+    """Changes a project's share within its tenant; key caches see the change by `updated_at`."""
+    await connection.execute(
+        update(project)
+        .where(project.c.tenant_id == tenant_id, project.c.id == project_id)
+        .values(weight=weight, updated_at=func.now())
+    )
+    changed = await find_project(connection, tenant_id, project_id)
+    assert changed is not None
+    return changed
 
 
 async def projects_of(connection: AsyncConnection, tenant_id: TenantId | None) -> Sequence[Project]:
@@ -155,5 +174,6 @@ def _project(row: RowMapping) -> Project:
         tenant=TenantId(row["tenant_id"]),
         tenant_name=row["tenant_name"],
         name=row["name"],
+        weight=row["weight"],
         created_at=row["created_at"],
     )

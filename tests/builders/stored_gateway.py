@@ -9,6 +9,7 @@ import httpx
 from gateway.app import create_app
 from gateway.settings import GatewaySection, GatewaySettings, SecretsSection
 from tests.builders.bodies import chat_body
+from tests.builders.scripted_engine import ScriptedEngine
 from tests.builders.store import PEPPER
 from tests.fakes.http_server import serving
 from tests.fakes.websocket_engine import WebSocketEngine
@@ -17,12 +18,14 @@ SHARED = "cd" * 16  # the secret between gateways and engines
 
 
 @asynccontextmanager
-async def stored_gateway(database_url: str, *engines: WebSocketEngine) -> AsyncIterator[str]:
+async def stored_gateway(
+    database_url: str, *engines: WebSocketEngine | ScriptedEngine, shared: str = SHARED
+) -> AsyncIterator[str]:
     """The URL of a gateway that is ready."""
     settings = GatewaySettings(
         database_url=database_url,
         gateway=GatewaySection(engines=tuple(engine.url for engine in engines)),
-        secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=SHARED),
+        secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=shared),
     )
     async with serving(create_app(settings)) as url, httpx.AsyncClient(base_url=url) as client:
         await until_status(client, "GET", "/readyz", 200)

@@ -49,14 +49,13 @@ def test_a_projects_weight_counts_before_those_of_its_keys() -> None:
 
 
 def test_a_key_whose_request_cannot_run_now_leaves_the_turn_to_another() -> None:
-    engine = scheduler(num_blocks=256, long_context_threshold=10, max_num_long_context_seqs=1)
-    for number in range(4):
-        new = sequence(f"big{number}", num_prompt_tokens=12, max_tokens=40)
-        new.within = Part("p"), Part("big", 100.0)
-        assert submit(engine, new) is None
-    small = sequence("small")
-    small.within = LIGHT
-    assert submit(engine, small) is None
-    for _ in range(6):
+    engine = scheduler(num_blocks=256, long_context_threshold=6, max_num_long_context_seqs=1)
+    small = [sequence(f"small{number}", max_tokens=2) for number in range(2)]
+    big = [sequence(f"big{number}", num_prompt_tokens=7, max_tokens=40) for number in range(4)]
+    for each in small + big:
+        each.within = (Part("p"), Part("big", 100.0)) if each in big else LIGHT
+        assert submit(engine, each) is None
+    for _ in range(8):
         step(engine)
-    assert small.scheduled_at is not None
+    assert [each.scheduled_at is not None for each in big] == [True, False, False, False]
+    assert all(each.scheduled_at is not None for each in small)
