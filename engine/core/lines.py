@@ -136,6 +136,7 @@ class Lines(Generic[Item]):
     """A line per tenant. What is added, removed and looked at first does not depend on how many wait."""
 
     def __init__(self) -> None:
+        self.shared: set[str] = set()  # tenants whose charges matter to whose turn it is within them
         self._lines: dict[str, Line[Item]] = {}
         self._places: dict[str, tuple[str, Path]] = {}
 
@@ -144,8 +145,11 @@ class Lines(Generic[Item]):
         assert key not in self._places, f"{key} is waiting already"
         if tenant not in self._lines:
             self._lines[tenant] = Line()
-        self._lines[tenant].push(within, key, item)
+        line = self._lines[tenant]
+        line.push(within, key, item)
         self._places[key] = tenant, within
+        if line.is_shared:
+            self.shared.add(tenant)
 
     def push_front(self, *, tenant: str, key: str, item: Item, within: Path = ()) -> None:
         """Puts `item` at the head of the line of who asks: it was there before."""
@@ -159,6 +163,7 @@ class Lines(Generic[Item]):
         item = line.take(within, key)
         if not line:
             del self._lines[tenant]
+            self.shared.discard(tenant)
         return item
 
     def find(self, key: str) -> Item | None:
@@ -176,11 +181,6 @@ class Lines(Generic[Item]):
         line = self._lines.get(tenant)
         if line is not None:
             line.charge(within, cost)
-
-    def is_shared(self, tenant: str) -> bool:
-        """Whether charges within a tenant matter to anything that waits here."""
-        line = self._lines.get(tenant)
-        return line is not None and line.is_shared
 
     def head(self, tenant: str) -> Item:
         """The item of a tenant whose turn it is; something of it must be waiting."""

@@ -109,8 +109,10 @@ class Roster:
         for tenant, cost in costs.items():
             room.share.charge(tenant, cost)
             self.service.add(tenant, cost, now)
-        shared = {tenant for tenant in costs if room.is_shared(tenant)}
-        if shared:  # seldom: one by one costs more than all of the above
+        shared = room.shared
+        if (
+            shared
+        ):  # else nothing within a tenant is told apart, and one by one costs more than all of the above
             for sequence in sequences:
                 if sequence.tenant in shared:
                     room.charge_within(sequence, sequence.token_cost)

@@ -45,9 +45,10 @@ class WaitingRoom:
         for lane in (self.short, self.long):
             lane.charge(tenant=sequence.tenant, within=sequence.within, cost=cost)
 
-    def is_shared(self, tenant: str) -> bool:
-        """Whether several of a tenant's projects or keys have a part in what is next."""
-        return self.short.is_shared(tenant) or self.long.is_shared(tenant)
+    @property
+    def shared(self) -> set[str]:
+        """Tenants of whom several projects or keys have a part in what is next."""
+        return self.short.shared | self.long.shared
 
     def num_waiting(self, tenant: str) -> int:
         """How many of a tenant's wait."""
