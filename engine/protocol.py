@@ -125,6 +125,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
     `cache_namespace` keys the prefix cache. The first `num_shared_tokens` of the prompt, a system prompt say,
     are kept under `shared_namespace` instead: a group of tenants may agree to share those.
 
+    `project` and `key` say who of the tenant asks. What the tenant gets, its projects share by their weights,
+    and what a project gets, its keys.
+
     `account` is the gateway's own note of who pays; it comes back in the request's record. It has paid for
     `paid_tokens` of output, 0 says for all; the engine generates no token that is not paid for, and waits
     there for an `Extend`.
@@ -147,6 +150,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, tag="generate"):
     tenant_name: str = ""
     adapter: str | None = None
     account: bytes = b""
+    project: str = ""
+    project_weight: float = 1.0
+    key: str = ""
+    key_weight: float = 1.0
     paid_tokens: int = 0
 
 

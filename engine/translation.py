@@ -5,6 +5,7 @@ from typing import assert_never
 
 from engine.core.guardrails import Mode, Move
 from engine.core.limits import Limits
+from engine.core.lines import Part
 from engine.core.outcome import Broken, Ended, Outcome, Refusal, Refused, Sampled
 from engine.core.sequence import GenerationParams, Sequence, SequenceClass
 from engine.core.slo import SloReading
@@ -53,6 +54,7 @@ def sequence_of(
             stop_token_ids=stop_token_ids if sampling.ignore_eos else stop_token_ids | eos_token_ids,
         ),
         weight=request.weight,
+        within=(Part(request.project, request.project_weight), Part(request.key, request.key_weight)),
         cache_namespace=request.cache_namespace,
         shared_namespace=request.shared_namespace,
         num_shared_tokens=request.num_shared_tokens,

@@ -21,7 +21,8 @@ from gateway.tenants.errors import AlreadyExists
 from gateway.tenants.ids import ProjectId, TenantId
 from gateway.tenants.lookup import tenant_called
 from gateway.tenants.names import checked_name
-from gateway.tenants.tenant import Tenant, check_weight
+from gateway.tenants.tenant import Tenant
+from gateway.tenants.weight import check_weight
 
 
 @dataclass(frozen=True, kw_only=True)

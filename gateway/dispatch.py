@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from engine.core.fair_share import Lines
+from engine.core.lines import Part
 from engine.protocol import (
     AdmissionReason,
     Finished,
@@ -50,7 +50,6 @@ class Dispatcher:
         self._max_queued = max_queued
         self._num_shown = dict.fromkeys(RequestClass, 0)
         self._queues: defaultdict[str, ClassQueues[Waiting]] = defaultdict(ClassQueues)
-        self._lines: defaultdict[tuple[str, RequestClass], Lines[Waiting]] = defaultdict(Lines)
         self._num_by_tenant: Counter[str] = Counter()
 
     @property
@@ -118,11 +117,12 @@ class Dispatcher:
 
     def _let_newcomers_in(self, model: str, request_class: RequestClass) -> None:
         """The window is full, but not of those who have nothing at an engine: each may have one beyond it."""
-        lines = self._lines[model, request_class]
+        queues = self._queues[model]
         for client in self._directory.serving(model):
-            for tenant in client.newcomers(request_class, lines.tenants):  # a list: lines change meanwhile
-                waiting = next(lines.line(tenant))
-                self._queues[model].remove(waiting.stream.request.id)
+            tenants = queues.tenants(request_class)
+            for tenant in client.newcomers(request_class, tenants):  # a list: queues change meanwhile
+                waiting = queues.head(request_class, tenant)
+                queues.remove(waiting.stream.request.id)
                 self._hand_over(waiting, client)
 
     def _hand_over(self, waiting: Waiting, client: EngineClient) -> None:
@@ -147,9 +147,10 @@ class Dispatcher:
             item=waiting,
             cost=len(request.prompt_ids) + request.sampling.max_tokens,  # the tokens it was promised
             weight=request.weight,
-        )
-        self._lines[request.model, request.request_class].push(
-            tenant=request.tenant, key=request.id, item=waiting
+            within=(
+                Part(request.project, request.project_weight),
+                Part(request.key, request.key_weight),
+            ),
         )
         self._num_by_tenant[request.tenant] += 1
 
@@ -157,7 +158,6 @@ class Dispatcher:
         """It is in the queues no longer."""
         waiting.timeout.cancel()
         request = waiting.stream.request
-        self._lines[request.model, request.request_class].take(request.id)
         self._num_by_tenant[request.tenant] -= 1
         if not self._num_by_tenant[request.tenant]:
             del self._num_by_tenant[request.tenant]

@@ -26,7 +26,8 @@ from gateway.engine_config.values import (
 from gateway.tenants import queries as tenants
 from gateway.tenants.errors import NoSuchThing
 from gateway.tenants.lookup import tenant_called
-from gateway.tenants.tenant import Tenant, check_weight
+from gateway.tenants.tenant import Tenant
+from gateway.tenants.weight import check_weight
 
 
 @dataclass(frozen=True, kw_only=True)

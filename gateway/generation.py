@@ -245,6 +245,10 @@ class Generation:
             tenant_name=caller.tenant_name,
             account=reservation.account,
             paid_tokens=_paid_part(reservation),
+            project=caller.project,
+            project_weight=caller.project_weight,
+            key=caller.key,
+            key_weight=caller.key_weight,
         )
 
     def _shared_namespace(self, prepared: PreparedRequest, caller: Caller) -> bytes:

@@ -22,6 +22,7 @@ from gateway.tenants.errors import BadValue, NoSuchThing
 from gateway.tenants.ids import KeyId
 from gateway.tenants.lookup import project_called, tenant_called
 from gateway.tenants.names import checked_name
+from gateway.tenants.weight import check_weight
 
 DEFAULT_OVERLAP: Final = timedelta(hours=24)
 MAX_OVERLAP: Final = timedelta(days=30)
@@ -35,6 +36,7 @@ async def issue_key(
     *,
     name: str,
     project: str | None = None,
+    weight: float = 1.0,
     scopes: Collection[Scope] = ALL_SCOPES,
     models: Collection[str] | None = None,
     expires_at: datetime | None = None,
@@ -46,6 +48,7 @@ async def issue_key(
     terms = _checked(
         KeyTerms(
             name=name,
+            weight=weight,
             scopes=tuple(scopes),
             models=None if models is None else tuple(models),
             expires_at=expires_at,
@@ -163,6 +166,8 @@ def _checked(terms: KeyTerms) -> KeyTerms:
     checked = KeyTerms(**terms)
     if "name" in terms:
         checked["name"] = checked_name(terms["name"])
+    if "weight" in terms:
+        check_weight(terms["weight"])
     if "scopes" in terms:
         checked["scopes"] = _checked_scopes(terms["scopes"])
     if "models" in terms:
@@ -206,6 +211,7 @@ def _facts(key: ApiKey) -> audit.Facts:
         "tenant": key.tenant,
         "project": key.project,
         "name": key.name,
+        "weight": key.weight,
         "redacted_value": key.redacted_value,
         "scopes": " ".join(key.scopes),
         "models": None if key.models is None else " ".join(key.models),

@@ -42,6 +42,7 @@ def create(
         typer.Option("--model", help="A model it may use; may be repeated. Without it: all of them."),
     ] = None,
     expires_in_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="Without it: never.")] = None,
+    weight: Annotated[float, typer.Option(help="Share relative to the project's other keys.")] = 1.0,
     quiet: Quiet = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
     database_url: DatabaseUrl = None,
@@ -59,6 +60,7 @@ def create(
             tenant,
             name=name,
             project=project,
+            weight=weight,
             scopes=scopes or ALL_SCOPES,
             models=models or None,
             expires_at=_in_days(expires_in_days),
@@ -105,13 +107,16 @@ def set_(
     has_all_models: Annotated[bool, typer.Option("--all-models", help="With all of them.")] = False,
     expires_in_days: Annotated[int | None, typer.Option(min=1, max=36_500, help="From now.")] = None,
     never_expires: Annotated[bool, typer.Option("--no-expiry", help="It never ends by itself.")] = False,
+    weight: Annotated[float | None, typer.Option(help="Share relative to the project's other keys.")] = None,
     data_dir: DataDir = DEFAULT_DATA_DIR,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Changes what a key is called, what it may be used for, or until when. What is not named stays."""
+    """Changes what a key is called, its weight, what it may be used for, or until when. The rest stays."""
     terms = KeyTerms()
     if name is not None:
         terms["name"] = name
+    if weight is not None:
+        terms["weight"] = weight
     if _changes("--all-scopes", is_lifted=has_all_scopes, given=scopes):
         terms["scopes"] = tuple(scopes or Scope)
     if _changes("--all-models", is_lifted=has_all_models, given=models):

@@ -13,13 +13,16 @@ from gateway import project_administration
 from gateway.db import Database
 from gateway.tenants.project import Project
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create and list projects of tenants.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Create, list and change projects of tenants."
+)
 
 
 @app.command()
 def create(
     name: str,
     tenant: Annotated[str, typer.Option(help="The tenant's name.")],
+    weight: Annotated[float, typer.Option(help="Share relative to the tenant's other projects.")] = 1.0,
     data_dir: DataDir = DEFAULT_DATA_DIR,
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
@@ -27,7 +30,7 @@ def create(
     """Makes a project of a tenant."""
 
     async def verb(database: Database) -> Project:
-        return await project_administration.create_project(database, ACTOR, tenant, name)
+        return await project_administration.create_project(database, ACTOR, tenant, name, weight=weight)
 
     project = with_store(verb, data_dir=data_dir, database_url=database_url)
     if as_json:
@@ -54,11 +57,34 @@ def list_(
         print_json([asdict(project) for project in projects])
         return
     print_table(
-        ["id", "tenant", "name", "made"],
+        ["id", "tenant", "name", "weight", "made"],
         [_row(project) for project in projects],
         empty="No projects yet: every tenant is made with one. sluice tenants create NAME",
     )
 
 
+@app.command("set")
+def set_(
+    name: str,
+    tenant: Annotated[str, typer.Option(help="The tenant's name.")],
+    weight: Annotated[float, typer.Option(help="Share relative to the tenant's other projects.")],
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Changes a project's weight; its next requests follow within 2 seconds."""
+
+    async def verb(database: Database) -> Project:
+        found = await project_administration.find_project(database, tenant, name)
+        return await project_administration.set_project_weight(database, ACTOR, found.id, weight)
+
+    project = with_store(verb, data_dir=data_dir, database_url=database_url)
+    if as_json:
+        print_json(asdict(project))
+        return
+    print(f"Project {project.name} of {project.tenant_name} has the weight {project.weight:g}.")
+
+
 def _row(project: Project) -> list[object]:
-    return [project.id, project.tenant_name, project.name, f"{project.created_at:%Y-%m-%d %H:%M}"]
+    made = f"{project.created_at:%Y-%m-%d %H:%M}"
+    return [project.id, project.tenant_name, project.name, f"{project.weight:g}", made]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from engine.core import admission
 from engine.core.draft import StepDraft
-from engine.core.fair_share import Lines
 from engine.core.figures import Figures
 from engine.core.giving_way import GivingWay, is_long
 from engine.core.limits import Limits
+from engine.core.lines import Lines
 from engine.core.memory import Memory
 from engine.core.predictor import StepTimeModel
 from engine.core.preemption import oldest_interactive, victim

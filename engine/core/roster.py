@@ -98,16 +98,24 @@ class Roster:
 
     def charge_decodes(self, sequences: list[Sequence], now: float) -> float:
         """Charges a token of output to each; returns what it came to. All are of one class."""
+        if not sequences:
+            return 0.0
+        room = self.room_of(sequences[0])
         costs: dict[str, float] = {}
         for sequence in sequences:
             sequence.num_charged_tokens = len(sequence.token_ids)
             tenant = sequence.tenant
             costs[tenant] = costs.get(tenant, 0.0) + sequence.token_cost
-        share = self.room_of(sequences[0]).share if sequences else None
         for tenant, cost in costs.items():
-            assert share is not None
-            share.charge(tenant, cost)
+            room.share.charge(tenant, cost)
             self.service.add(tenant, cost, now)
+        shared = room.shared
+        if (
+            shared
+        ):  # else nothing within a tenant is told apart, and one by one costs more than all of the above
+            for sequence in sequences:
+                if sequence.tenant in shared:
+                    room.charge_within(sequence, sequence.token_cost)
         return sum(costs.values())
 
     def charge_chunk(self, sequence: Sequence, end: int, now: float) -> float:
@@ -128,6 +136,8 @@ class Roster:
         return self._charge(sequence, num_tokens * CACHED_TOKEN_COST, now)
 
     def _charge(self, sequence: Sequence, cost: float, now: float) -> float:
-        self.room_of(sequence).share.charge(sequence.tenant, cost)
+        room = self.room_of(sequence)
+        room.share.charge(sequence.tenant, cost)
+        room.charge_within(sequence, cost)
         self.service.add(sequence.tenant, cost, now)
         return cost

@@ -16,11 +16,11 @@ from dataclasses import replace
 from engine.core import admission
 from engine.core.alarms import Alarms
 from engine.core.charging import OUTPUT_TOKEN_COST
-from engine.core.fair_share import Lines
 from engine.core.figures import Figures, FreeCause
 from engine.core.guardrails import Restrictions
 from engine.core.kv_cache import KvCache
 from engine.core.limits import Limits
+from engine.core.lines import Lines
 from engine.core.memory import Memory
 from engine.core.outcome import Broken, Ended, Outcome, Refusal, RefusalReason, Refused, Sampled
 from engine.core.planner import Planner
@@ -266,17 +266,11 @@ class Scheduler:
         room = self._roster.rooms[sequence_class]
         for lane in (room.short, room.long):
             for tenant in lane.tenants:
-                head = next(lane.line(tenant))
-                if self._is_over_share(head, now):
+                if self._is_over_share(lane.head(tenant), now):
                     continue
-                for sequence in lane.line(tenant):
-                    age = now - sequence.arrived_at
-                    if sequence.scheduled_at is not None:
-                        continue
-                    oldest = max(oldest, age)
-                    if age <= late_seconds:
-                        break  # those behind came later
-                    num_late += 1
+                for line in lane.all_of(tenant):
+                    age, num_late_in_line = _waiting_ages(line, now, late_seconds)
+                    oldest, num_late = max(oldest, age), num_late + num_late_in_line
         return oldest, num_late
 
     def service(self, sequence_class: SequenceClass) -> float:
@@ -323,7 +317,7 @@ class Scheduler:
         for room in self._roster.rooms.values():
             for lane in (room.short, room.long):
                 for tenant in lane.tenants:
-                    names[tenant] = next(lane.line(tenant)).tenant_name
+                    names[tenant] = lane.head(tenant).tenant_name
                     waiting[tenant] += lane.num_waiting(tenant)
         shares = [room.share for room in self._roster.rooms.values()]
         return [
@@ -502,3 +496,17 @@ class Scheduler:
                     sequence = lane.find(id)
                     if sequence is not None:
                         yield sequence
+
+
+def _waiting_ages(line: Iterable[Sequence], now: float, late_seconds: float) -> tuple[float, int]:
+    """How long the oldest newcomer of a line has waited, and how many are late."""
+    oldest, num_late = 0.0, 0
+    for sequence in line:
+        if sequence.scheduled_at is not None:
+            continue
+        age = now - sequence.arrived_at
+        oldest = max(oldest, age)
+        if age <= late_seconds:
+            break  # those behind came later
+        num_late += 1
+    return oldest, num_late

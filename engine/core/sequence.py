@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from engine.core.lines import Path
 from engine.core.step import SamplingParams
 
 
@@ -69,6 +70,7 @@ class Sequence:
     deadline: float
     num_paid_tokens: int | None = None  # of output; the sequence pauses there. None: all of them
     weight: float = 1.0
+    within: Path = ()  # who of the tenant asks: its project, and that one's key
     cache_namespace: bytes = b""
     shared_namespace: bytes = b""  # of the first `num_shared_tokens`; see engine.core.prefix_cache
     num_shared_tokens: int = 0

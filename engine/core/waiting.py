@@ -4,15 +4,19 @@ from bisect import insort
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from engine.core.fair_share import FairShare, Lines
+from engine.core.fair_share import FairShare
+from engine.core.lines import Lines
 from engine.core.sequence import Sequence
 
 MAX_TENANTS_AHEAD = 4  # who are compared when more than one may be next
-MAX_ITEMS_AHEAD = 2  # of one tenant's line
+MAX_ITEMS_AHEAD = 2  # of one line
 
 
 class WaitingRoom:
-    """A line per tenant in each lane; one counter per tenant over both."""
+    """Lines of tenants in each lane; one counter per tenant over both.
+
+    Within a tenant short prompts go before long ones, so its projects and keys share in each lane apart.
+    """
 
     def __init__(self) -> None:
         self.share = FairShare()
@@ -20,15 +24,15 @@ class WaitingRoom:
         self.long: Lines[Sequence] = Lines()
 
     def push(self, sequence: Sequence, *, is_long: bool) -> None:
-        """Puts a new sequence at the end of its tenant's line."""
+        """Puts a new sequence at the end of its line."""
         lane = self.long if is_long else self.short
-        lane.push(tenant=sequence.tenant, key=sequence.id, item=sequence)
+        lane.push(tenant=sequence.tenant, key=sequence.id, item=sequence, within=sequence.within)
         self.share.enter(sequence.tenant, sequence.weight)
 
     def push_front(self, sequence: Sequence, *, is_long: bool) -> None:
-        """Puts a sequence that ran before at the head of its tenant's line."""
+        """Puts a sequence that ran before at the head of its line."""
         lane = self.long if is_long else self.short
-        lane.push_front(tenant=sequence.tenant, key=sequence.id, item=sequence)
+        lane.push_front(tenant=sequence.tenant, key=sequence.id, item=sequence, within=sequence.within)
         self.share.enter(sequence.tenant, sequence.weight)
 
     def take(self, sequence: Sequence) -> None:
@@ -36,16 +40,26 @@ class WaitingRoom:
         (self.long if sequence.id in self.long else self.short).take(sequence.id)
         self.share.leave(sequence.tenant)
 
+    def charge_within(self, sequence: Sequence, cost: float) -> None:
+        """Counts service among the projects and keys of the sequence's tenant, if something of it waits."""
+        for lane in (self.short, self.long):
+            lane.charge(tenant=sequence.tenant, within=sequence.within, cost=cost)
+
+    @property
+    def shared(self) -> set[str]:
+        """Tenants of whom several projects or keys have a part in what is next."""
+        return self.short.shared | self.long.shared
+
     def num_waiting(self, tenant: str) -> int:
         """How many of a tenant's wait."""
         return self.short.num_waiting(tenant) + self.long.num_waiting(tenant)
 
     def backlog_tokens(self, tenant: str) -> int:
         """What a tenant's waiting sequences have still to compute, prompts and whole answers."""
-        waiting = chain(self.short.line(tenant), self.long.line(tenant))
+        lines = chain(self.short.all_of(tenant), self.long.all_of(tenant))
         return sum(
             sequence.num_uncomputed_tokens + sequence.params.max_tokens - sequence.num_output_tokens
-            for sequence in waiting
+            for sequence in chain.from_iterable(lines)
         )
 
     @property
@@ -68,7 +82,7 @@ class Turns:
 
     The tenant with the smallest counter is first; whoever is no more than a quantum behind it may go before
     it, for the sake of a longer cached prefix (deficit longest prefix match, Cao et al. 2025). Within a
-    tenant the first lane goes before the second.
+    tenant the first lane goes before the second, and in a lane who is charged least of its keys.
     """
 
     def __init__(
@@ -111,13 +125,19 @@ class Turns:
 
     def _place(self, tenant: str) -> tuple[float, float, str]:
         """Among equals, whoever came first."""
-        heads = [next(lane.line(tenant)).arrived_at for lane in self._lanes if lane.num_waiting(tenant)]
+        heads = [lane.head(tenant).arrived_at for lane in self._lanes if lane.num_waiting(tenant)]
         return self._share.virtual(tenant), min(heads), tenant
 
     def _ahead(self, tenant: str) -> list[Sequence]:
         ahead: list[Sequence] = []
         for lane in self._lanes:
-            for sequence in islice(lane.line(tenant), MAX_ITEMS_AHEAD):
-                if sequence.id not in self._set_aside:
-                    ahead.append(sequence)
+            ahead.extend(self._ahead_in(lane, tenant))
         return ahead
+
+    def _ahead_in(self, lane: Lines[Sequence], tenant: str) -> list[Sequence]:
+        """The next of the first of the tenant's keys that can go on."""
+        for line in lane.ahead(tenant):
+            ahead = [each for each in islice(line, MAX_ITEMS_AHEAD) if each.id not in self._set_aside]
+            if ahead:
+                return ahead
+        return []

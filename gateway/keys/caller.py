@@ -9,7 +9,7 @@ from gateway.tenants.ids import KeyId, ProjectId, TenantId
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """The tenant, project and key behind a request.
+    """The tenant, project and key behind a request, each with its weight among its siblings.
 
     `models` are those that exist for it; None: all. `cache_group` None: it shares no cached prompts.
     """
@@ -20,6 +20,8 @@ class Caller:
     project_name: str
     key: KeyId
     weight: float
+    project_weight: float = 1.0
+    key_weight: float = 1.0
     scopes: frozenset[Scope]
     models: frozenset[str] | None = None
     cache_group: str | None = None

@@ -21,6 +21,7 @@ class KeyTerms(TypedDict, total=False):
     """What of a key may change; what is absent stays. `models` None: all; `expires_at` None: without end."""
 
     name: str
+    weight: float
     scopes: tuple[Scope, ...]
     models: tuple[str, ...] | None
     expires_at: datetime | None
@@ -29,6 +30,8 @@ class KeyTerms(TypedDict, total=False):
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
     """`redacted_value` tells keys apart; nothing here lets anybody in. None: never, or not yet.
+
+    `weight` is its share relative to its project's other keys.
 
     `models` None: all of them. After a rotation, `previous_…` is the secret before it and when that ends.
     """
@@ -39,6 +42,7 @@ class ApiKey:
     project: ProjectId
     project_name: str
     name: str
+    weight: float
     redacted_value: str
     scopes: tuple[Scope, ...]
     models: tuple[str, ...] | None

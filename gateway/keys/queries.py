@@ -38,6 +38,8 @@ class KeyRecord:
     cache_group: str | None
     project: ProjectId
     project_name: str
+    project_weight: float
+    key_weight: float
     scopes: frozenset[Scope]
     models: frozenset[str] | None
     revoked: bool
@@ -46,7 +48,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Keys that changed, themselves or by their tenant, and when; up to `now` by the store's clock."""
+    """Keys that changed, themselves or by tenant or project, and when; up to `now` by the store's clock."""
 
     keys: frozenset[tuple[KeyId, datetime]]
     now: datetime
@@ -73,6 +75,8 @@ async def record(connection: AsyncConnection, key: KeyId) -> KeyRecord | None:
             tenant.c.cache_group,
             tenant.c.disabled_at.is_not(None).label("disabled"),
             project.c.name.label("project_name"),
+            project.c.weight.label("project_weight"),
+            api_key.c.weight.label("key_weight"),
         )
         .join(project, project.c.id == api_key.c.project_id)
         .join(tenant, tenant.c.id == api_key.c.tenant_id)
@@ -98,7 +102,12 @@ async def changes_since(
         .join(tenant, tenant.c.id == api_key.c.tenant_id)
         .where(tenant.c.updated_at > start)
     )
-    rows = await connection.execute(union(themselves, by_tenant))  # each half has its index
+    by_project = (
+        select(api_key.c.id, project.c.updated_at)
+        .join(project, project.c.id == api_key.c.project_id)
+        .where(project.c.updated_at > start)
+    )
+    rows = await connection.execute(union(themselves, by_tenant, by_project))  # each part has its index
     return Changes(keys=frozenset((KeyId(key), at) for key, at in rows), now=now)
 
 
@@ -115,6 +124,7 @@ async def add(
     key: KeyId,
     project: Project,
     name: str,
+    weight: float,
     digest: bytes,
     redacted_value: str,
     scopes: Collection[Scope],
@@ -128,6 +138,7 @@ async def add(
             tenant_id=project.tenant,
             project_id=project.id,
             name=name,
+            weight=weight,
             secret_hash=digest,
             redacted_value=redacted_value,
             scopes=sorted(scopes),
@@ -244,6 +255,7 @@ def _api_key(row: RowMapping) -> ApiKey:
         project=ProjectId(row["project_id"]),
         project_name=row["project_name"],
         name=row["name"],
+        weight=row["weight"],
         redacted_value=row["redacted_value"],
         scopes=_scopes(row),
         models=None if row["models"] is None else tuple(row["models"]),
@@ -266,6 +278,8 @@ def _record(row: RowMapping) -> KeyRecord:
         cache_group=row["cache_group"],
         project=ProjectId(row["project_id"]),
         project_name=row["project_name"],
+        project_weight=row["project_weight"],
+        key_weight=row["key_weight"],
         scopes=frozenset(_scopes(row)),
         models=None if row["models"] is None else frozenset(row["models"]),
         revoked=row["revoked"],

@@ -184,6 +184,8 @@ def _caller(record: KeyRecord) -> Caller:
         project_name=record.project_name,
         key=record.id,
         weight=record.weight,
+        project_weight=record.project_weight,
+        key_weight=record.key_weight,
         scopes=record.scopes,
         models=record.models,
         cache_group=record.cache_group,

@@ -5,7 +5,20 @@
 
 from typing import Final
 
-from sqlalchemy import ARRAY, Column, DateTime, ForeignKey, Index, LargeBinary, Table, Text, func
+from sqlalchemy import (
+    ARRAY,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    Table,
+    Text,
+    func,
+    text,
+)
 
 from gateway.db import metadata
 from gateway.keys.scope import Scope
@@ -18,6 +31,7 @@ api_key: Final = Table(
     Column("tenant_id", ForeignKey(tenant.c.id), nullable=False, index=True),
     Column("project_id", ForeignKey(project.c.id), nullable=False),
     Column("name", Text, nullable=False),
+    Column("weight", Double, nullable=False, server_default=text("1")),
     Column("secret_hash", LargeBinary, nullable=False),
     Column("redacted_value", Text, nullable=False),
     Column("scopes", ARRAY(Text), nullable=False, server_default=f"{{{','.join(Scope)}}}"),
@@ -31,4 +45,5 @@ api_key: Final = Table(
     Column("last_used_at", DateTime(timezone=True)),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now(), index=True),
     Index(None, "created_at", "id"),
+    CheckConstraint("weight > 0", name="weight_positive"),
 )

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from engine.core.fair_share import FairQueue
+from engine.core.fair_queue import FairQueue
+from engine.core.lines import Path
 from engine.protocol import RequestClass
 from gateway.queues.policy import next_class
 
@@ -11,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class ClassQueues(Generic[Item]):
-    """Two queues, each fair by tokens and weight between tenants."""
+    """Two queues, each fair by tokens and weight: between tenants, their projects, and their keys."""
 
     def __init__(self) -> None:
         self._queues: dict[RequestClass, FairQueue[Item]] = {
@@ -28,9 +29,15 @@ class ClassQueues(Generic[Item]):
         item: Item,
         cost: float = 1.0,
         weight: float = 1.0,
+        within: Path = (),
     ) -> None:
-        """Puts an item at the end of its tenant's line in its class. When it is taken, it counts `cost`."""
-        self._queues[request_class].push(tenant=tenant, key=key, item=item, cost=cost, weight=weight)
+        """Puts an item at the end of its line in its class. When it is taken, it counts `cost`.
+
+        `weight` is the tenant's; `within` says who of the tenant asks.
+        """
+        self._queues[request_class].push(
+            tenant=tenant, key=key, item=item, cost=cost, weight=weight, within=within
+        )
 
     def next_class(self) -> RequestClass | None:
         """The class to be served next, or None when nobody waits."""
@@ -41,6 +48,14 @@ class ClassQueues(Generic[Item]):
     def pop(self, request_class: RequestClass) -> Item:
         """Takes the next item of a class. Raises LookupError when nobody waits."""
         return self._queues[request_class].pop()
+
+    def tenants(self, request_class: RequestClass) -> Iterator[str]:
+        """Whoever has something of a class waiting."""
+        return self._queues[request_class].tenants
+
+    def head(self, request_class: RequestClass, tenant: str) -> Item:
+        """The item of a tenant whose turn it is; something of it must be waiting."""
+        return self._queues[request_class].head(tenant)
 
     def remove(self, key: str) -> Item | None:
         """Takes an item out wherever it stands; None when it is not waiting."""

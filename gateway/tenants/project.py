@@ -11,10 +11,11 @@ FIRST_PROJECT: Final = "default"  # every tenant is made with one of this name
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """Its name is unique within its tenant."""
+    """Its name is unique within its tenant; `weight` is its share relative to the tenant's other projects."""
 
     id: ProjectId
     tenant: TenantId
     tenant_name: str
     name: str
+    weight: float
     created_at: datetime

@@ -19,7 +19,7 @@ async def add(
         insert(tenant).values(id=tenant_id, name=name, weight=weight).returning(tenant)
     )
     added = _tenant(rows.mappings().one())
-    await add_project(connection, project_id=project_id, tenant_id=tenant_id, name=FIRST_PROJECT)
+    await add_project(connection, project_id=project_id, tenant_id=tenant_id, name=FIRST_PROJECT, weight=1.0)
     return added
 
 
@@ -60,10 +60,12 @@ async def page_by_name(
 
 
 async def add_project(
-    connection: AsyncConnection, *, project_id: ProjectId, tenant_id: TenantId, name: str
+    connection: AsyncConnection, *, project_id: ProjectId, tenant_id: TenantId, name: str, weight: float
 ) -> Project:
     """Stores a new project. The name must be free within its tenant."""
-    await connection.execute(insert(project).values(id=project_id, tenant_id=tenant_id, name=name))
+    await connection.execute(
+        insert(project).values(id=project_id, tenant_id=tenant_id, name=name, weight=weight)
+    )
     added = await find_project(connection, tenant_id, project_id)
     assert added is not None
     return added
@@ -93,6 +95,20 @@ async def first_project(connection: AsyncConnection, tenant_id: TenantId) -> Pro
     return _project(rows.mappings().one())
 
 
+async def set_project_weight(
+    connection: AsyncConnection, tenant_id: TenantId, project_id: ProjectId, weight: float
+) -> Project:
+    """Changes a project's share within its tenant; key caches see the change by `updated_at`."""
+    await connection.execute(
+        update(project)
+        .where(project.c.tenant_id == tenant_id, project.c.id == project_id)
+        .values(weight=weight, updated_at=func.now())
+    )
+    changed = await find_project(connection, tenant_id, project_id)
+    assert changed is not None
+    return changed
+
+
 async def projects_of(connection: AsyncConnection, tenant_id: TenantId | None) -> Sequence[Project]:
     """A tenant's projects, or everybody's, in the order of names."""
     found = _projects().order_by(tenant.c.name, project.c.name)
@@ -102,9 +118,11 @@ async def projects_of(connection: AsyncConnection, tenant_id: TenantId | None) -
     return [_project(row) for row in rows.mappings()]
 
 
-async def project_exists(connection: AsyncConnection, project_id: ProjectId) -> bool:
-    """Whether anybody has a project of this id."""
-    return await connection.scalar(select(project.c.id).where(project.c.id == project_id)) is not None
+async def get_project(connection: AsyncConnection, project_id: ProjectId) -> Project | None:
+    """By id, whoever it belongs to: for operators. Nobody changes it meanwhile."""
+    rows = await connection.execute(_projects().where(project.c.id == project_id).with_for_update(of=project))
+    row = rows.mappings().one_or_none()
+    return None if row is None else _project(row)
 
 
 async def page_of_projects(
@@ -177,5 +195,6 @@ def _project(row: RowMapping) -> Project:
         tenant=TenantId(row["tenant_id"]),
         tenant_name=row["tenant_name"],
         name=row["name"],
+        weight=row["weight"],
         created_at=row["created_at"],
     )

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     func,
+    text,
 )
 
 from gateway.db import metadata
@@ -35,6 +36,9 @@ project: Final = Table(
     Column("id", Text, primary_key=True),
     Column("tenant_id", ForeignKey(tenant.c.id), nullable=False),
     Column("name", Text, nullable=False),
+    Column("weight", Double, nullable=False, server_default=text("1")),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now(), index=True),
     UniqueConstraint("tenant_id", "name"),
+    CheckConstraint("weight > 0", name="weight_positive"),
 )

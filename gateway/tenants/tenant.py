@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.tenants.errors import BadValue
 from gateway.tenants.ids import TenantId
 
 
@@ -20,9 +19,3 @@ class Tenant:
     disabled_at: datetime | None
     created_at: datetime
     cache_group: str | None = None
-
-
-def check_weight(weight: float) -> None:
-    """Raises BadValue for what is no share."""
-    if not 0 < weight < float("inf"):
-        raise BadValue("A tenant's weight must be a number above 0.")

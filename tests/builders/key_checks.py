@@ -1,10 +1,12 @@
 """Presents keys to a KeyService as clients do."""
 
 import asyncio
+from collections.abc import Callable
 
 import psycopg
 
 from gateway.errors import InvalidApiKey
+from gateway.keys.caller import Caller
 from gateway.keys.service import KeyService
 
 
@@ -34,3 +36,10 @@ async def seconds_until(keys: KeyService, secret: str, *, let_in: bool) -> float
         while await is_let_in(keys, secret) != let_in:  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.01)
     return asyncio.get_running_loop().time() - begun
+
+
+async def until_caller(keys: KeyService, secret: str, is_so: Callable[[Caller], bool]) -> None:
+    """Waits until a key says what it should: for two seconds, as long as a change may take."""
+    async with asyncio.timeout(2):
+        while not is_so(await keys.authenticate(bearer(secret))):  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.02)

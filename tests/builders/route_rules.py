@@ -52,6 +52,7 @@ RULES: Final[dict[Route, Rule]] = {
     ("PATCH", "/admin/v1/tenants/{tenant}"): Operators(body={"weight": 7}),
     ("POST", "/admin/v1/projects"): Operators(body={"tenant": "ours-canary", "name": "new"}),
     ("GET", "/admin/v1/projects"): Operators(),
+    ("PATCH", "/admin/v1/projects/{project}"): Operators(body={"weight": 7}),
     ("POST", "/admin/v1/keys"): Operators(body={"tenant": "ours-canary", "name": "new"}),
     ("GET", "/admin/v1/keys"): Operators(),
     ("GET", "/admin/v1/keys/{key}"): Operators(),

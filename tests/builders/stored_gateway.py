@@ -39,7 +39,7 @@ async def starting_gateway(database_url: str, *engines: Reachable) -> AsyncItera
     settings = GatewaySettings(
         database_url=database_url,
         gateway=GatewaySection(engines=tuple(engine.url for engine in engines)),
-        secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=SHARED),
+        secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=shared),
     )
     async with serving(create_app(settings)) as url:
         yield url

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from gateway.administration import set_tenant_enabled
 from gateway.db import Database
 from gateway.errors import InvalidApiKey, StoreUnavailable
-from gateway.key_administration import issue_key, list_keys, revoke_key, rotate_key
+from gateway.key_administration import change_key, issue_key, list_keys, revoke_key, rotate_key
+from gateway.keys.key import KeyTerms
 from gateway.keys.secret import make_key, renew_key
 from gateway.keys.service import POLL_SECONDS, KeyService
+from gateway.tenants.errors import BadValue
 from tests.benchmarks.key_verification import check
-from tests.builders.key_checks import age_keys, bearer, seconds_until
+from tests.builders.key_checks import age_keys, bearer, seconds_until, until_caller
 from tests.builders.statements import counted_statements
 from tests.builders.store import PEPPER, make_customer
 from tests.builders.store_rows import until_value, value
@@ -30,6 +32,22 @@ GOOD_SHAPE = make_key().value
 async def test_a_key_says_who_calls(database: Database, keys: KeyService) -> None:
     customer = await make_customer(database)
     assert await keys.authenticate(bearer(customer.secret)) == customer.caller
+
+
+async def test_a_keys_new_weight_counts_within_two_seconds(database: Database, keys: KeyService) -> None:
+    customer = await make_customer(database)
+    issued = await issue_key(database, PEPPER, "test", "acme", name="heavy", weight=3.0)
+    assert (await keys.authenticate(bearer(issued.secret))).key_weight == 3.0
+    await change_key(database, "test", issued.key.id, KeyTerms(weight=0.5))
+    await until_caller(keys, issued.secret, lambda caller: caller.key_weight == 0.5)
+    assert (await keys.authenticate(bearer(customer.secret))).key_weight == 1.0
+
+
+async def test_the_weight_of_a_key_that_is_revoked_stays(database: Database) -> None:
+    customer = await make_customer(database)
+    await revoke_key(database, "test", customer.caller.key)
+    with pytest.raises(BadValue, match="is revoked already"):
+        await change_key(database, "test", customer.caller.key, KeyTerms(weight=2.0))
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic abc", "sk-live-x"])

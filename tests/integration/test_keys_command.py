@@ -41,6 +41,23 @@ async def test_projects_are_listed(database: Database, sluice: Command) -> None:
     assert "search" in (await sluice("projects", "list")).output
 
 
+async def test_weights_of_projects_and_keys_are_given_and_changed(
+    database: Database, keys: KeyService, sluice: Command
+) -> None:
+    await make_customer(database)
+    await sluice("projects", "create", "search", "--tenant", "acme", "--weight", "2")
+    terms = ["--tenant", "acme", "--project", "search", "--weight", "4"]
+    secret = (await sluice("keys", "create", *terms, "--quiet")).output.strip()
+    caller = await keys.authenticate(bearer(secret))
+    assert (caller.project_weight, caller.key_weight) == (2.0, 4.0)
+    changed = await sluice("projects", "set", "search", "--tenant", "acme", "--weight", "5")
+    assert changed.output.strip() == "Project search of acme has the weight 5."
+    changed = await sluice("keys", "set", caller.key, "--weight", "0.5")
+    assert changed.output.strip().endswith(f"{secret[-4:]} of acme has the weight 0.5.")
+    nothing = await sluice("keys", "set", caller.key, "--weight", "0")
+    assert (nothing.status, nothing.errors) == (1, "sluice: A weight must be a number above 0.")
+
+
 async def test_what_cannot_be_made_is_said_in_a_line(database: Database, sluice: Command) -> None:
     await make_customer(database)
     twice = await sluice("projects", "create", "default", "--tenant", "acme")

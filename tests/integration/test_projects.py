@@ -7,12 +7,13 @@ import pytest
 from gateway.administration import create_tenant
 from gateway.audit import queries as audit
 from gateway.db import Database
-from gateway.key_administration import issue_key
+from gateway.key_administration import change_key, issue_key
+from gateway.keys.key import KeyTerms
 from gateway.keys.service import KeyService
-from gateway.project_administration import create_project, list_projects
+from gateway.project_administration import create_project, list_projects, set_project_weight
 from gateway.tenants.errors import AlreadyExists, BadValue, NoSuchThing
-from tests.builders.key_checks import bearer
-from tests.builders.store import PEPPER
+from tests.builders.key_checks import bearer, until_caller
+from tests.builders.store import PEPPER, make_customer
 
 pytestmark = pytest.mark.postgres
 
@@ -82,4 +83,31 @@ async def test_a_new_project_is_in_the_trail(database: Database) -> None:
     async with database.system_transaction() as connection:
         (event,) = await audit.newest(connection, limit=1)
     assert (event.actor, event.action, event.subject) == ("bo", "project.create", project.id)
-    assert event.after == {"tenant": tenant.id, "name": "search"}
+    assert event.after == {"tenant": tenant.id, "name": "search", "weight": 1.0}
+
+
+async def test_a_projects_new_weight_reaches_its_keys_within_two_seconds_and_is_in_the_trail(
+    database: Database, keys: KeyService
+) -> None:
+    customer = await make_customer(database)
+    assert (await keys.authenticate(bearer(customer.secret))).project_weight == 1.0
+    changed = await set_project_weight(database, "bo", customer.caller.project, 2.5)
+    assert changed.weight == 2.5
+    await until_caller(keys, customer.secret, lambda caller: caller.project_weight == 2.5)
+    async with database.system_transaction() as connection:
+        (event,) = await audit.newest(connection, limit=1)
+    assert (event.actor, event.action, event.subject) == ("bo", "project.set_weight", changed.id)
+    assert (event.before, event.after) == ({"weight": 1.0}, {"weight": 2.5})
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+async def test_what_is_no_share_is_no_weight_of_a_project_or_a_key(database: Database, weight: float) -> None:
+    customer = await make_customer(database)
+    with pytest.raises(BadValue, match="A weight must be a number above 0"):
+        await set_project_weight(database, "ana", customer.caller.project, weight)
+    with pytest.raises(BadValue, match="A weight must be a number above 0"):
+        await create_project(database, "ana", "acme", "search", weight=weight)
+    with pytest.raises(BadValue, match="A weight must be a number above 0"):
+        await change_key(database, "ana", customer.caller.key, KeyTerms(weight=weight))
+    with pytest.raises(BadValue, match="A weight must be a number above 0"):
+        await issue_key(database, PEPPER, "ana", "acme", name="key", weight=weight)

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.charging import OUTPUT_TOKEN_COST
+from engine.core.lines import Part
 from engine.core.sequence import SequenceClass
 from engine.core.step import StepPlan
 from tests.builders.scheduler_world.referees import Books, Budgets, Charges, Decodes, Watcher
@@ -27,10 +28,17 @@ INTERACTIVE = SequenceClass.INTERACTIVE
 
 
 class Backlog:
-    """Keeps tenants supplied, each with requests of its own shape."""
+    """Keeps tenants supplied, each with requests of its own shape and from so many of its keys."""
 
-    def __init__(self, world: World, shapes: dict[str, tuple[int, int]], weights: dict[str, float]) -> None:
+    def __init__(
+        self,
+        world: World,
+        shapes: dict[str, tuple[int, int]],
+        weights: dict[str, float],
+        num_keys: dict[str, int],
+    ) -> None:
         self._world = world
+        self._num_keys = num_keys
         self._shapes = shapes
         self._weights = weights
 
@@ -51,6 +59,8 @@ class Backlog:
             temperature=0.0,
         )
         new.weight = self._weights[tenant]
+        number = len(self._world.sequences) % self._num_keys[tenant]
+        new.within = Part(f"project{number % 2}"), Part(f"key{number}")
         assert self._world.submit(new) is None
 
 
@@ -82,15 +92,17 @@ def gap(world: World, one: str, other: str) -> float:
     st.tuples(SHAPES, SHAPES, SHAPES),
     st.tuples(WEIGHTS, WEIGHTS, WEIGHTS),
     st.sampled_from([0, 40]),
+    st.tuples(*[st.sampled_from([1, 3, 100])] * 3),
 )
-def test_backlogged_tenants_stay_together_and_idle_ones_save_nothing_up(
-    limits, shapes, weights, idle_steps
+def test_backlogged_tenants_stay_together_and_idle_ones_save_nothing_up_however_many_keys_they_have(
+    limits, shapes, weights, idle_steps, num_keys
 ) -> None:
     weight_of = dict(zip("abc", weights, strict=True))
     reach = Reach(weight_of)
     referees = (Books(), Budgets(), Decodes(), Charges(), reach)
     tiny = world(*referees, limits=small_limits(**limits), num_blocks=400)
-    backlog = Backlog(tiny, dict(zip("abc", shapes, strict=True)), weight_of)
+    keys = dict(zip("abc", num_keys, strict=True))
+    backlog = Backlog(tiny, dict(zip("abc", shapes, strict=True)), weight_of, keys)
     for count in range(NUM_STEPS):
         present = "ab" if count < idle_steps else "abc"
         backlog.refill(present)

@@ -241,7 +241,9 @@ def test_preempted_requests_of_a_tenant_wait_in_the_order_in_which_they_arrived(
     while engine.has_work:
         step(engine)
         for lane in (room.short, room.long):
-            parked = [each.arrived_at for each in lane.line("tenant") if each.num_preemptions]
+            parked = [
+                each.arrived_at for line in lane.all_of("tenant") for each in line if each.num_preemptions
+            ]
             assert parked == sorted(parked)
     assert sum(each.num_preemptions for each in sequences) > 0
 

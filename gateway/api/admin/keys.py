@@ -12,6 +12,7 @@ from gateway.api.admin.body import read_body
 from gateway.api.admin.described import answered, described
 from gateway.api.admin.desk import Desk, desk_for
 from gateway.api.admin.pages import After, Limit, Named, Page, page_of
+from gateway.api.admin.tenants import Weight
 from gateway.key_administration import DEFAULT_OVERLAP, MAX_OVERLAP
 from gateway.keys.key import ApiKey, IssuedKey, KeyState, KeyTerms
 from gateway.keys.scope import Scope
@@ -36,6 +37,7 @@ class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tenant: str
     name: str
     project: str | None = None
+    weight: Weight = 1.0
     scopes: list[Scope] = msgspec.field(default_factory=lambda: list(Scope))
     models: list[str] | None = None
     expires_at: Annotated[datetime, Meta(tz=True)] | None = None
@@ -45,6 +47,7 @@ class KeyChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is not named stays. Null lifts: `scopes` for every use, `models` all, `expires_at` without end."""
 
     name: str | UnsetType = UNSET
+    weight: Weight | UnsetType = UNSET
     scopes: list[Scope] | UnsetType | None = UNSET
     models: list[str] | UnsetType | None = UNSET
     expires_at: Annotated[datetime, Meta(tz=True)] | UnsetType | None = UNSET
@@ -54,6 +57,8 @@ class KeyChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         terms = KeyTerms()
         if self.name is not UNSET:
             terms["name"] = self.name
+        if self.weight is not UNSET:
+            terms["weight"] = self.weight
         if self.scopes is not UNSET:
             terms["scopes"] = tuple(Scope if self.scopes is None else self.scopes)
         if self.models is not UNSET:
@@ -78,6 +83,7 @@ class KeyView(msgspec.Struct, frozen=True):
     project: str
     project_name: str
     name: str
+    weight: float
     redacted_value: str
     state: KeyState
     scopes: list[Scope]
@@ -112,6 +118,7 @@ async def create_key(request: Request, desk: Desk = desk_for(OperatorScope.KEYS_
         body.tenant,
         name=body.name,
         project=body.project,
+        weight=body.weight,
         scopes=body.scopes,
         models=body.models,
         expires_at=body.expires_at,
@@ -139,7 +146,7 @@ async def show_key(key: str, desk: Desk = desk_for(OperatorScope.KEYS_READ)) -> 
 
 @router.patch(
     "/{key}",
-    summary="Change a key's name, scopes, models or expiry",
+    summary="Change a key's name, weight, scopes, models or expiry",
     **described(KeyView, body=KeyChanges, errors=(404,)),
 )
 async def change_key(request: Request, key: str, desk: Desk = desk_for(OperatorScope.KEYS_WRITE)) -> Response:
@@ -189,6 +196,7 @@ def _view(key: ApiKey) -> KeyView:
         project=key.project,
         project_name=key.project_name,
         name=key.name,
+        weight=key.weight,
         redacted_value=key.redacted_value,
         state=key.state(now),
         scopes=list(key.scopes),

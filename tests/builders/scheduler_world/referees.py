@@ -401,7 +401,7 @@ def check_emptiness(world: World) -> None:
     assert not scheduler.tenant_loads()
     assert not list(scheduler.kv_cache._prefixes.pending())
     for room in roster.rooms.values():
-        assert not room.share._num_waiting
+        assert room.share.first() is None
         assert not list(room.short.tenants)
         assert not list(room.long.tenants)
     assert planner.plan(0, world.now).is_empty

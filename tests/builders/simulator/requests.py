@@ -4,12 +4,14 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from engine.core.lines import Part
 from engine.core.outcome import Refusal
 from engine.core.sequence import GenerationParams, Sequence, SequenceClass
 
 END_TOKEN = 0
 VOCAB_SIZE = 1 << 24
 FOREVER = 1e9
+ONLY_KEY = (Part("project"), Part("key"))  # a tenant's, unless it has several
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +59,7 @@ class Request:
             arrived_at=self.at,
             deadline=self.at + self.deadline_seconds,
             weight=self.weight,
+            within=ONLY_KEY,
             cache_namespace=self.cache_namespace,
         )
 

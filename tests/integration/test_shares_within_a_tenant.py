@@ -1,0 +1,54 @@
+"""Two keys of one tenant at a real gateway and a scripted engine: each gets what it weighs."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from engine.runner.scripted_runner import ScriptedRunner, letters
+from gateway.db import Database
+from gateway.key_administration import issue_key
+from tests.builders.engine_messages import engine_description
+from tests.builders.scripted_engine import LIMITS, SHARED_SECRET, scripted_engine
+from tests.builders.store import PEPPER, make_customer
+from tests.builders.stored_gateway import client_of, stored_gateway
+
+pytestmark = pytest.mark.postgres
+
+NUM_REQUESTS = 40  # of each key; half of all are looked at, so that both have more all the while
+BODY = {"model": "scripted", "prompt": "abcd", "max_tokens": 8}
+
+
+async def test_of_two_keys_that_both_want_more_the_one_of_thrice_the_weight_gets_three_for_one(
+    database: Database, database_url: str
+) -> None:
+    await make_customer(database)
+    secrets = {
+        name: (await issue_key(database, PEPPER, "test", "acme", name=name, weight=weight)).secret
+        for name, weight in (("light", 1.0), ("heavy", 3.0))
+    }
+    slow = ScriptedRunner(letters(ord("a"), 26), seconds_per_step=0.02)
+    async with (
+        scripted_engine(
+            engine_description().tokenizer_json, limits=replace(LIMITS, max_num_seqs=4), runner=slow
+        ) as engine,
+        stored_gateway(database_url, engine, shared=SHARED_SECRET) as url,
+    ):
+        ended = await _ended_in_order(url, secrets)
+    first = Counter(ended[:NUM_REQUESTS])
+    assert 2.0 <= first["heavy"] / first["light"] <= 4.5, first
+
+
+async def _ended_in_order(url: str, secrets: dict[str, str]) -> list[str]:
+    """Whose requests came to their end, first to last."""
+    ended: list[str] = []
+
+    async def ask(name: str) -> None:
+        async with client_of(url, secrets[name]) as client:
+            response = await client.post("/v1/completions", json=BODY)
+        assert response.status_code == 200, response.text
+        ended.append(name)
+
+    await asyncio.gather(*(ask(name) for _ in range(NUM_REQUESTS) for name in secrets))
+    return ended
