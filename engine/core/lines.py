@@ -38,17 +38,17 @@ class Line(Generic[Item]):
     after that they have nothing to share.
     """
 
-    __slots__ = ("_items", "_num_waiting", "_parts", "_share")
+    __slots__ = ("_items", "_parts", "_share", "num_waiting")
 
     def __init__(self) -> None:
         self._items: OrderedDict[str, Item] = OrderedDict()
         self._parts: dict[str, Line[Item]] = {}
         self._share = FairShare()
-        self._num_waiting = 0
+        self.num_waiting = 0
 
     def push(self, within: Path, key: str, item: Item) -> None:
         """Puts an item at the end of the line of who asks."""
-        self._num_waiting += 1
+        self.num_waiting += 1
         if not within:
             self._items[key] = item
             return
@@ -64,13 +64,13 @@ class Line(Generic[Item]):
 
     def take(self, within: Path, key: str) -> Item:
         """Takes a waiting item out."""
-        self._num_waiting -= 1
+        self.num_waiting -= 1
         if not within:
             return self._items.pop(key)
         name = within[0].name
         item = self._parts[name].take(within[1:], key)
         self._share.leave(name)
-        if not self._parts[name]:
+        if not self._parts[name].num_waiting:
             del self._parts[name]
         return item
 
@@ -115,9 +115,6 @@ class Line(Generic[Item]):
         for part in self._parts.values():
             yield from part.all()
 
-    def __len__(self) -> int:
-        return self._num_waiting
-
     def _first_part(self) -> "Line[Item]":
         if len(self._parts) == 1:
             return next(iter(self._parts.values()))
@@ -161,7 +158,7 @@ class Lines(Generic[Item]):
         tenant, within = self._places.pop(key)
         line = self._lines[tenant]
         item = line.take(within, key)
-        if not line:
+        if not line.num_waiting:
             del self._lines[tenant]
             self.shared.discard(tenant)
         return item
@@ -196,7 +193,8 @@ class Lines(Generic[Item]):
 
     def num_waiting(self, tenant: str) -> int:
         """How many of a tenant's wait."""
-        return len(self._lines.get(tenant, ()))
+        line = self._lines.get(tenant)
+        return 0 if line is None else line.num_waiting
 
     @property
     def tenants(self) -> Iterator[str]:
