@@ -9,6 +9,7 @@ import httpx
 from gateway.app import create_app
 from gateway.settings import GatewaySection, GatewaySettings, SecretsSection
 from tests.builders.bodies import chat_body
+from tests.builders.http_clients import http_client
 from tests.builders.store import PEPPER
 from tests.fakes.http_server import serving
 from tests.fakes.websocket_engine import WebSocketEngine
@@ -24,7 +25,7 @@ async def stored_gateway(database_url: str, *engines: WebSocketEngine) -> AsyncI
         gateway=GatewaySection(engines=tuple(engine.url for engine in engines)),
         secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=SHARED),
     )
-    async with serving(create_app(settings)) as url, httpx.AsyncClient(base_url=url) as client:
+    async with serving(create_app(settings)) as url, http_client(base_url=url) as client:
         await until_status(client, "GET", "/readyz", 200)
         yield url
 
@@ -39,4 +40,4 @@ async def until_status(client: httpx.AsyncClient, method: str, path: str, status
 
 def client_of(url: str, secret: str) -> httpx.AsyncClient:
     """A client with a key."""
-    return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)
+    return http_client(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)
