@@ -22,6 +22,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.requests.catalogue import Catalogue
 from gateway.settings import GatewaySection
 from tests.builders.engine_messages import engine_description
+from tests.builders.http_clients import http_client, openai_client
 from tests.fakes.http_server import serving
 from tests.fakes.keys import GOOD_KEY, FakeKeys
 from tests.fakes.ledger import FakeLedger
@@ -75,13 +76,13 @@ class GatewayUnderTest:
 
     def http(self, **options: Any) -> httpx.AsyncClient:
         """A client with the good key."""
-        return httpx.AsyncClient(
+        return http_client(
             base_url=self.url, headers={"Authorization": f"Bearer {GOOD_KEY}"}, timeout=20, **options
         )
 
     def openai(self) -> AsyncOpenAI:
         """The official client, without retries."""
-        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=GOOD_KEY, max_retries=0)
+        return openai_client(self.url, GOOD_KEY, max_retries=0)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[Mapping[str, Any]]:

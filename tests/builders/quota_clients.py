@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass
 
 from gateway.db import Database
-from gateway.errors import LimitReached
+from gateway.errors import LimitReached, StoreUnavailable
 from gateway.keys.caller import Caller
 from gateway.metering import Metering
+from gateway.quotas.reservation import Reservation
 from gateway.usage.outcome import Outcome
 from tests.builders.store import reserve, used
 
@@ -73,7 +74,7 @@ async def _turn(
     metering: Metering, caller: Caller, request_id: str, *, num_output_tokens: int
 ) -> Turn | None:
     try:
-        reservation = await reserve(metering, caller, prompt=10, output=20, request_id=request_id)
+        reservation = await _reserve_patiently(metering, caller, request_id)
     except LimitReached:
         await asyncio.sleep(0.01)
         return None
@@ -82,3 +83,12 @@ async def _turn(
     ended_at = time.time()
     metering.settle(reservation, used(10, num_output_tokens), Outcome.FINISHED)
     return Turn(num_tokens=10 + num_output_tokens, began_at=began_at, ended_at=ended_at)
+
+
+async def _reserve_patiently(metering: Metering, caller: Caller, request_id: str) -> Reservation:
+    """As clients do that are told to ask again: beside other work, the store may be too slow for so many."""
+    while True:
+        try:
+            return await reserve(metering, caller, prompt=10, output=20, request_id=request_id)
+        except StoreUnavailable as unavailable:
+            await asyncio.sleep(unavailable.retry_after_seconds or 1)

@@ -10,6 +10,7 @@ import httpx
 from gateway.app import create_app
 from gateway.settings import GatewaySection, GatewaySettings, SecretsSection
 from tests.builders.bodies import chat_body
+from tests.builders.http_clients import http_client
 from tests.builders.scripted_engine import SHARED_SECRET
 from tests.builders.store import PEPPER
 from tests.fakes.http_server import serving
@@ -28,7 +29,7 @@ class Reachable(Protocol):
 @asynccontextmanager
 async def stored_gateway(database_url: str, *engines: Reachable) -> AsyncIterator[str]:
     """The URL of a gateway that is ready."""
-    async with starting_gateway(database_url, *engines) as url, httpx.AsyncClient(base_url=url) as client:
+    async with starting_gateway(database_url, *engines) as url, http_client(base_url=url) as client:
         await until_status(client, "GET", "/readyz", 200)
         yield url
 
@@ -39,7 +40,7 @@ async def starting_gateway(database_url: str, *engines: Reachable) -> AsyncItera
     settings = GatewaySettings(
         database_url=database_url,
         gateway=GatewaySection(engines=tuple(engine.url for engine in engines)),
-        secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=shared),
+        secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=SHARED),
     )
     async with serving(create_app(settings)) as url:
         yield url
@@ -55,4 +56,4 @@ async def until_status(client: httpx.AsyncClient, method: str, path: str, status
 
 def client_of(url: str, secret: str) -> httpx.AsyncClient:
     """A client with a key."""
-    return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)
+    return http_client(base_url=url, headers={"Authorization": f"Bearer {secret}"}, timeout=20)

@@ -11,6 +11,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from tokenizers import Tokenizer
 
+from tests.builders.http_clients import openai_client
 from tests.builders.near_ties import NearTies
 from tests.builders.sluice_process import SluiceProcess
 
@@ -79,7 +80,7 @@ async def ask(client: AsyncOpenAI, question: Question) -> Reply:
 
 async def ask_all(served: SluiceProcess) -> tuple[list[Reply], list[Reply]]:
     """Every question alone, then all at once."""
-    async with AsyncOpenAI(base_url=f"{served.api}/v1", api_key=served.key, max_retries=0) as client:
+    async with openai_client(served.api, served.key, max_retries=0) as client:
         alone = [await ask(client, question) for question in QUESTIONS]
         together = await asyncio.gather(*(ask(client, question) for question in QUESTIONS))
     return alone, list(together)
@@ -144,7 +145,7 @@ def test_a_seed_fixes_the_draw_whatever_else_runs(served: SluiceProcess) -> None
         return answer.choices[0].text
 
     async def run() -> tuple[str, list[str]]:
-        async with AsyncOpenAI(base_url=f"{served.api}/v1", api_key=served.key, max_retries=0) as client:
+        async with openai_client(served.api, served.key, max_retries=0) as client:
             alone = await draw(client, 7)
             return alone, await asyncio.gather(*(draw(client, seed) for seed in (7, 8, 9, 7)))
 

@@ -12,6 +12,7 @@ from gateway.db import Database
 from gateway.operators.service import create_invite
 from tests.builders.admin_process import AdminProcess
 from tests.builders.admin_site import ENGINE_SECRET, PASSWORD, hidden_fields
+from tests.builders.http_clients import http_client
 from tests.fakes.reporting_engine import ReportingEngine
 
 pytestmark = pytest.mark.postgres
@@ -32,7 +33,7 @@ def process(database_url: str, engine: ReportingEngine) -> Iterator[AdminProcess
 @pytest.fixture
 async def operator(process: AdminProcess, database: Database) -> AsyncIterator[httpx.AsyncClient]:
     token = await create_invite(database)
-    async with httpx.AsyncClient(base_url=process.url, headers={"Origin": process.url}, timeout=10) as client:
+    async with http_client(base_url=process.url, headers={"Origin": process.url}, timeout=10) as client:
         fields = hidden_fields((await client.get(f"/setup/{token}")).text)
         await client.post(f"/setup/{token}", data={**fields, "name": "ada", "password": PASSWORD})
         yield client

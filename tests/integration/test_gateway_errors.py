@@ -31,6 +31,7 @@ from tests.builders.bad_bodies import BAD_CHAT_BODIES, BAD_COMPLETION_BODIES
 from tests.builders.bodies import chat_body, completion_body
 from tests.builders.engine_messages import engine_limits, token_ids_of
 from tests.builders.gateway_under_test import GatewayUnderTest, running_gateway
+from tests.builders.http_clients import http_client
 from tests.fakes.keys import GOOD_KEY
 from tests.fakes.websocket_engine import Script, WebSocketEngine, answer
 
@@ -115,7 +116,7 @@ async def test_an_error_quotes_little_of_a_long_body(gateway: GatewayUnderTest) 
 )
 async def test_a_bad_key_is_a_401(gateway: GatewayUnderTest, authorization: str | None) -> None:
     headers = [] if authorization is None else [(b"authorization", authorization.encode("latin-1"))]
-    async with httpx.AsyncClient(base_url=gateway.url, headers=headers) as client:
+    async with http_client(base_url=gateway.url, headers=headers) as client:
         for response in (await client.post(CHAT, json=chat_body()), await client.get("/v1/models")):
             assert_error(response, 401, code="invalid_api_key")
             assert response.headers["www-authenticate"] == "Bearer"

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import httpx
-import openai
 import pytest
 
 from engine.protocol import Finished, FinishReason, TokenDelta, Usage
@@ -13,6 +11,7 @@ from gateway.key_administration import revoke_key
 from gateway.quotas.limits import QuotaKind
 from tests.builders.bodies import chat_body
 from tests.builders.engine_messages import engine_description, token_ids_of
+from tests.builders.http_clients import http_client, openai_client
 from tests.builders.key_checks import age_keys
 from tests.builders.store import make_customer
 from tests.builders.store_rows import until_rows, until_value
@@ -45,7 +44,7 @@ async def test_many_answers_are_each_in_the_ledger_once(
 ) -> None:
     engine.script = answer(*token_ids_of("abc"))
     customer = await make_customer(database, concurrent_requests=64, tokens_per_minute=100_000)
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=customer.secret) as client:
+    async with openai_client(url, customer.secret) as client:
         completions = await asyncio.gather(
             *(
                 client.completions.create(model="tiny", prompt="x" * number, max_tokens=9)
@@ -190,5 +189,5 @@ async def test_a_gateway_starts_without_its_store_and_waits_for_it(
 
 
 async def _first_ready(database_url: str, engine: WebSocketEngine) -> int:
-    async with stored_gateway(database_url, engine) as url, httpx.AsyncClient(base_url=url) as client:
+    async with stored_gateway(database_url, engine) as url, http_client(base_url=url) as client:
         return (await client.get("/readyz")).status_code

@@ -10,7 +10,7 @@ from engine.runner.scripted_runner import ScriptedRunner, letters
 from gateway.db import Database
 from gateway.key_administration import issue_key
 from tests.builders.engine_messages import engine_description
-from tests.builders.scripted_engine import LIMITS, SHARED_SECRET, scripted_engine
+from tests.builders.scripted_engine import LIMITS, scripted_engine
 from tests.builders.store import PEPPER, make_customer
 from tests.builders.stored_gateway import client_of, stored_gateway
 
@@ -33,7 +33,7 @@ async def test_of_two_keys_that_both_want_more_the_one_of_thrice_the_weight_gets
         scripted_engine(
             engine_description().tokenizer_json, limits=replace(LIMITS, max_num_seqs=4), runner=slow
         ) as engine,
-        stored_gateway(database_url, engine, shared=SHARED_SECRET) as url,
+        stored_gateway(database_url, engine) as url,
     ):
         ended = await _ended_in_order(url, secrets)
     first = Counter(ended[:NUM_REQUESTS])
