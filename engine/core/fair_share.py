@@ -176,7 +176,7 @@ class FairQueue(Generic[Item]):
     def peek(self) -> Item | None:
         """The item that `pop` would take, or None when nobody waits."""
         tenant = self._next_tenant()
-        return None if tenant is None else next(self._lines.line(tenant))[0]
+        return None if tenant is None else self.head(tenant)
 
     def pop(self) -> Item:
         """Takes the next item and charges its tenant. Raises LookupError when nobody waits."""
@@ -195,6 +195,15 @@ class FairQueue(Generic[Item]):
             return None
         self._share.leave(tenant)
         return self._lines.take(key)[0]
+
+    @property
+    def tenants(self) -> Iterator[str]:
+        """Whoever has something waiting."""
+        return self._lines.tenants
+
+    def head(self, tenant: str) -> Item:
+        """The item at the head of a tenant's line, which must not be empty."""
+        return next(self._lines.line(tenant))[0]
 
     def _next_tenant(self) -> str | None:
         return min(self._lines.tenants, key=self._share.virtual, default=None)

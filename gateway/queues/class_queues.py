@@ -49,6 +49,14 @@ class ClassQueues(Generic[Item]):
                 return item
         return None
 
+    def tenants(self, request_class: RequestClass) -> Iterator[str]:
+        """Whose requests of a class wait."""
+        return self._queues[request_class].tenants
+
+    def head(self, request_class: RequestClass, tenant: str) -> Item:
+        """The first that waits of a tenant's; there must be one."""
+        return self._queues[request_class].head(tenant)
+
     def count(self, request_class: RequestClass) -> int:
         """How many of a class wait."""
         return len(self._queues[request_class])
