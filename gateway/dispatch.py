@@ -5,7 +5,6 @@ What happens to a request here reaches its stream as the same events that an eng
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +47,7 @@ class Dispatcher:
         self._directory = directory
         self._metrics = metrics
         self._max_queued = max_queued
+        self._num_waiting = dict.fromkeys(RequestClass, 0)
         self._num_shown = dict.fromkeys(RequestClass, 0)
         self._queues: defaultdict[str, ClassQueues[Waiting]] = defaultdict(ClassQueues)
         self._num_by_tenant: Counter[str] = Counter()
@@ -55,7 +55,7 @@ class Dispatcher:
     @property
     def num_waiting(self) -> int:
         """Requests in the queues."""
-        return sum(len(queues) for queues in self._queues.values())
+        return sum(self._num_waiting.values())
 
     def open(self, request: GenerateRequest, *, deadline: float, waiting_timeout_ms: int) -> EngineStream:
         """Queues a request and hands it over at once if there is room. `deadline` is the loop's time.
@@ -86,7 +86,7 @@ class Dispatcher:
         waiting = self._queues[stream.request.model].remove(stream.request.id)
         if waiting is not None:
             self._note_left(waiting)
-            self._count_waiting()
+            self._show_waiting()
             stream.push(Finished(stream.request.id, FinishReason.CANCELLED, Usage(0, 0, 0)))
         elif not stream.ended:
             for client in self._directory.clients:
@@ -113,7 +113,7 @@ class Dispatcher:
             self._hand_over(queues.pop(request_class), client)
         if queues and not self._directory.serving(model):
             self._refuse_all(queues, f"The engine that serves '{model}' was lost.")
-        self._count_waiting()
+        self._show_waiting()
 
     def _let_newcomers_in(self, model: str, request_class: RequestClass) -> None:
         """The window is full, but not of those who have nothing at an engine: each may have one beyond it."""
@@ -152,12 +152,14 @@ class Dispatcher:
                 Part(request.key, request.key_weight),
             ),
         )
+        self._num_waiting[request.request_class] += 1
         self._num_by_tenant[request.tenant] += 1
 
     def _note_left(self, waiting: Waiting) -> None:
         """It is in the queues no longer."""
         waiting.timeout.cancel()
         request = waiting.stream.request
+        self._num_waiting[request.request_class] -= 1
         self._num_by_tenant[request.tenant] -= 1
         if not self._num_by_tenant[request.tenant]:
             del self._num_by_tenant[request.tenant]
@@ -177,7 +179,7 @@ class Dispatcher:
         waiting = self._queues[stream.request.model].remove(stream.request.id)
         if waiting is not None:
             self._note_left(waiting)
-            self._count_waiting()
+            self._show_waiting()
             detail = "No engine had room in time."
             self._refuse(stream, AdmissionReason.WAITING_TIMEOUT, detail, WaitReason.MAX_NUM_SEQS)
 
@@ -196,13 +198,8 @@ class Dispatcher:
     ) -> None:
         stream.push(Refused(stream.request.id, reason, detail, RETRY_MS, wait_reason))
 
-    def _count_waiting(self) -> None:
-        for request_class in RequestClass:
-            num_waiting = _count(self._queues.values(), request_class)
+    def _show_waiting(self) -> None:
+        for request_class, num_waiting in self._num_waiting.items():
             if num_waiting != self._num_shown[request_class]:
                 self._num_shown[request_class] = num_waiting
                 self._metrics.queued.labels(request_class).set(num_waiting)
-
-
-def _count(queues: Iterable[ClassQueues[Waiting]], request_class: RequestClass) -> int:
-    return sum(queue.count(request_class) for queue in queues)
