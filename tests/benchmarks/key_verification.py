@@ -76,12 +76,12 @@ async def check(keys: KeyService, secret: str, *, num_checks: int) -> Figure:
 
 
 async def present(keys: KeyService, header: str, *, num_times: int) -> float:
-    """Seconds that it took."""
-    begun = time.perf_counter()
+    """Seconds of the processor that it took: nobody is waited for, and others may be at work here."""
+    begun = time.thread_time()
     for _ in range(num_times):
         with suppress(InvalidApiKey):
             await keys.authenticate(header)
-    return time.perf_counter() - begun
+    return time.thread_time() - begun
 
 
 if __name__ == "__main__":
