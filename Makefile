@@ -12,6 +12,11 @@ COMPILE := $(BIN)/python -m kernels.native
 comma := ,
 GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
 
+# Many tests wait, for a process to start or a second to pass: two at once. Each worker has a Postgres
+# of its own; a file's tests stay together, as they share what is dear to start. More than one thread each
+# would wait for the other worker's.
+PYTEST_BY_TWO := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
 # The first start leaves its compiled modules behind; without them every later one takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -29,10 +34,10 @@ check: $(VENV)/.development ## Format, lint, types, import contracts, unit and p
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/unit tests/properties -m "not slow" -q
+	$(PYTEST_BY_TWO) tests/unit tests/properties -m "not slow" -q
 
 test: $(VENV)/.development ## All tests that need no GPU, but the slow ones (under 10 minutes)
-	$(BIN)/python -m pytest -m "not slow" -q $(ARGS)
+	$(PYTEST_BY_TWO) -m "not slow" -q $(ARGS)
 
 test-slow: $(VENV)/.development ## Crash, soak-in-small, browser and fuzz tests (under 40 minutes)
 	$(BIN)/python -m pytest -m slow -q $(ARGS)

@@ -166,7 +166,7 @@ async def test_the_first_request_of_a_small_limit_is_not_refused_for_an_estimate
         response = await client.post(CHAT, json=chat_body())
     assert response.status_code == 200, response.text
     (request,) = engine.received
-    assert 0 < request.sampling.max_tokens == 50 - len(request.prompt_ids)
+    assert 0 < request.paid_tokens == 50 - len(request.prompt_ids)
 
 
 async def test_the_cap_that_is_reserved_is_the_cap_that_is_generated(

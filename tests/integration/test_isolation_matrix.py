@@ -48,7 +48,8 @@ class House:
 
     def path(self, route: Route) -> str:
         """Names what is ours wherever the path names something."""
-        return route[1].format(tenant=self.ours.tenant.id, key=self.ours.caller.key, model_id="tiny")
+        ours = self.ours.caller
+        return route[1].format(tenant=ours.tenant, project=ours.project, key=ours.key, model_id="tiny")
 
     async def knock(self, route: Route, secret: str | None) -> httpx.Response:
         """What the route answers to a key."""
