@@ -87,6 +87,7 @@ class Exchange:
         finally:
             if self._watch is not None:
                 self._watch.cancel()
+                self._watch = None  # it will hold its own end, and with that us: a circle for the collector
 
     def watch(self) -> None:
         """From now on, with the body read, the client is seen to leave whether anything is written or not."""
