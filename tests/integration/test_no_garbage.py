@@ -1,4 +1,4 @@
-"""A request that is over leaves no circles of objects: collecting them would hold up everybody else's answers."""
+"""A request that is over leaves no circles of objects: collecting them would hold up all other answers."""
 
 import gc
 from collections import Counter
