@@ -58,7 +58,7 @@ class Dispatcher:
         return sum(self._num_waiting.values())
 
     def open(self, request: GenerateRequest, *, deadline: float, waiting_timeout_ms: int) -> EngineStream:
-        """Queues a request and hands it over at once if there is room. `deadline` is the loop's time.
+        """Hands a request over if nobody waits and there is room, else queues it. `deadline` is a loop time.
 
         The stream's last event is a Refused when no engine is there, the queues are full or half of them is
         its tenant's, or no engine had room within the waiting time.
@@ -68,6 +68,8 @@ class Dispatcher:
             self._refuse(
                 stream, AdmissionReason.ENGINE_UNHEALTHY, f"No engine serves '{request.model}' right now."
             )
+        elif (client := self._waiting_engine(request)) is not None:
+            self._submit(stream, client, since=asyncio.get_running_loop().time(), deadline=deadline)
         elif self.num_waiting >= self._max_queued:
             self._refuse(stream, AdmissionReason.QUEUE_FULL, "Too many requests are waiting already.")
         elif self._num_by_tenant[request.tenant] >= (self._max_queued + 1) // 2:
@@ -103,6 +105,12 @@ class Dispatcher:
         for model in [model for model, queues in self._queues.items() if queues]:
             self._pump_model(model)
 
+    def _waiting_engine(self, request: GenerateRequest) -> EngineClient | None:
+        """An engine with room for a request that has nobody before it."""
+        if self._queues[request.model]:
+            return None
+        return self._directory.with_room(request.model, request.request_class)
+
     def _pump_model(self, model: str) -> None:
         queues = self._queues[model]
         while (request_class := queues.next_class()) is not None:
@@ -127,8 +135,18 @@ class Dispatcher:
 
     def _hand_over(self, waiting: Waiting, client: EngineClient) -> None:
         self._note_left(waiting)
-        self._stamp(waiting)
-        client.submit(waiting.stream)
+        self._submit(waiting.stream, client, since=waiting.since, deadline=waiting.deadline)
+
+    def _submit(self, stream: EngineStream, client: EngineClient, *, since: float, deadline: float) -> None:
+        """Writes into the request how long it has waited and how long it still has, and sends it."""
+        now = asyncio.get_running_loop().time()
+        self._metrics.admission_wait.labels(stream.request.request_class).observe(now - since)
+        stream.request = msgspec.structs.replace(
+            stream.request,
+            queued_ms=int((now - since) * 1000),
+            timeout_ms=max(1, int((deadline - now) * 1000)),
+        )
+        client.submit(stream)
 
     def _push(self, stream: EngineStream, deadline: float, waiting_timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -145,7 +163,8 @@ class Dispatcher:
             tenant=request.tenant,
             key=request.id,
             item=waiting,
-            cost=len(request.prompt_ids) + request.sampling.max_tokens,  # the tokens it was promised
+            cost=len(request.prompt_ids)
+            + (request.paid_tokens or request.sampling.max_tokens),  # as promised
             weight=request.weight,
             within=(
                 Part(request.project, request.project_weight),
@@ -163,17 +182,6 @@ class Dispatcher:
         self._num_by_tenant[request.tenant] -= 1
         if not self._num_by_tenant[request.tenant]:
             del self._num_by_tenant[request.tenant]
-
-    def _stamp(self, waiting: Waiting) -> None:
-        """Writes into the request how long it has waited and how long it still has."""
-        now = asyncio.get_running_loop().time()
-        request = waiting.stream.request
-        self._metrics.admission_wait.labels(request.request_class).observe(now - waiting.since)
-        waiting.stream.request = msgspec.structs.replace(
-            request,
-            queued_ms=int((now - waiting.since) * 1000),
-            timeout_ms=max(1, int((waiting.deadline - now) * 1000)),
-        )
 
     def _time_out(self, stream: EngineStream) -> None:
         waiting = self._queues[stream.request.model].remove(stream.request.id)
