@@ -31,6 +31,7 @@ def int8(int8_model: LoadedModel) -> Accuracy:
     return measure_accuracy(int8_model)
 
 
+@pytest.mark.slow  # a minute of reading, and of answering fifty prompts twice
 @pytest.mark.parametrize("text", TEXTS)
 def test_perplexity_of_a_text_rises_by_half_a_percent_at_most(
     text: str, int8: Accuracy, float32: Accuracy
@@ -38,6 +39,7 @@ def test_perplexity_of_a_text_rises_by_half_a_percent_at_most(
     assert int8.ratio(float32, text) <= MOST_RATIO
 
 
+@pytest.mark.slow
 def test_answers_to_nearly_all_prompts_begin_with_the_same_tokens(int8: Accuracy, float32: Accuracy) -> None:
     assert len(float32.answers) == 50
     assert int8.num_equal_answers(float32) >= FEWEST_EQUAL_ANSWERS

@@ -66,10 +66,11 @@ async def test_other_bad_data_is_no_fault_of_the_text(database: Database, mistak
 async def test_every_text_of_every_management_route_may_hold_it_and_is_a_400(
     database: Database, database_url: str
 ) -> None:
-    places = text_places(build_application(never_started))
+    places = text_places(build_application(never_started).framework)
     assert {place.where for place in places} == {"path", "query", "body"}
     customer = await make_customer(database, "ours-canary")  # whom the bodies of RULES speak of
-    known = {"tenant": customer.tenant.id, "key": str(customer.caller.key)}
+    caller = customer.caller
+    known = {"tenant": str(caller.tenant), "project": str(caller.project), "key": str(caller.key)}
     engine = WebSocketEngine(engine_description(), answer(5), secret=SHARED)
     await engine.start()
     async with (
