@@ -10,7 +10,7 @@ from gateway.tenants.tenant import Tenant
 
 async def tenant_called(connection: AsyncConnection, name_or_id: str, *, for_update: bool = False) -> Tenant:
     """The tenant, by name or id. Raises NoSuchThing."""
-    tenant = await queries.find(connection, name_or_id)
+    tenant = await queries.find(connection, name_or_id, for_update=for_update)
     if tenant is None:
         raise NoSuchThing(f"There is no tenant {name_or_id!r}.")
     return tenant

@@ -14,6 +14,7 @@ from gateway.administration import (
 )
 from gateway.audit import queries as audit
 from gateway.db import Database
+from gateway.engine_administration import set_weight
 from gateway.key_administration import issue_key, list_keys, revoke_key, rotate_key
 from gateway.quotas.limits import TenantLimits
 from gateway.tenants.errors import AdministrationError, AlreadyExists, BadValue, NoSuchThing
@@ -133,6 +134,13 @@ async def test_every_change_leaves_who_what_before_and_after(database: Database)
     ]
     assert events[1].before == {"concurrent_requests": 4, "tokens_per_minute": 600}
     assert events[1].after == {"concurrent_requests": None, "tokens_per_minute": None}
+
+
+async def test_changes_of_a_tenant_at_once_leave_a_trail_of_one_after_the_other(database: Database) -> None:
+    await create_tenant(database, "ana", "acme")
+    await asyncio.gather(*(set_weight(database, "ana", "acme", weight) for weight in (2.0, 3.0, 4.0, 5.0)))
+    before, after = zip(*((event.before, event.after) for event in (await trail(database))[1:]), strict=True)
+    assert before == ({"weight": 1.0}, *after[:-1])
 
 
 async def test_a_change_that_fails_leaves_no_trail(database: Database) -> None:
