@@ -99,8 +99,10 @@ class Exchange:
         self._leave()
 
     def _leave(self) -> None:
-        self._has_left = True
-        self._worker.cancel()
+        """Once, whoever notices: a second cancelling would be taken for the server's."""
+        if not self._has_left:
+            self._has_left = True
+            self._worker.cancel()
 
     # --- out ---------------------------------------------------------------------------------------------
 

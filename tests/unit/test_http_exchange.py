@@ -20,16 +20,23 @@ class Client:
         """What a server does for this client."""
         scope: dict[str, Any] = {"headers": [], "state": {}}
         keep_context(scope, make_context(scope, now=0.0))
-        exchange = Exchange(scope, self._receive, self._send, write_timeout_seconds=1.0)
-        exchange.watch()
-        await exchange.carry(work)
+        self.exchange = Exchange(scope, self._receive, self._send, write_timeout_seconds=0.01)
+        self.exchange.watch()
+        await self.exchange.carry(work)
 
     async def _receive(self) -> MutableMapping[str, Any]:
         await self.left.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, _: MutableMapping[str, Any]) -> None:
-        return None
+        """It reads nothing."""
+        await asyncio.Event().wait()
+
+
+def num_cancellings() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
 
 
 async def endless(ended: asyncio.Event) -> None:
@@ -46,6 +53,20 @@ async def test_work_for_a_client_that_leaves_is_cancelled_and_the_request_goes_o
         await client.carry(endless(ended))
         await asyncio.sleep(0)  # nothing of the cancelling is left over
     assert ended.is_set()
+
+
+async def test_a_client_that_does_not_read_and_then_leaves_has_left_once() -> None:
+    client = Client()
+
+    async def write() -> None:
+        try:
+            await client.exchange.stream(b"text")
+        finally:
+            client.left.set()
+            await asyncio.sleep(0.01)  # so long it takes to let go what was held
+
+    await client.carry(write())
+    assert num_cancellings() == 0
 
 
 @pytest.mark.parametrize("leaves", [True, False])
