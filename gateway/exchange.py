@@ -219,10 +219,11 @@ class Exchange:
         message = self._untold or self._compose(is_tick=is_tick)
         self._untold = message
         try:
-            self._speak_for(waiting, now=now, is_spoken_for=True)
+            self._speak_for(waiting, now=now)
             answer = await self._send(message, waiting, now=now)
         finally:
-            self._speak_for(waiting, now=now, is_spoken_for=False)
+            for credit in self._wallet:  # all: who asked may be over, and name no bucket any more
+                credit.is_spoken_for = False
         self._untold = None
         self._number = message.number
         self._on_stored(event.request_id for event in message.events)
@@ -234,12 +235,12 @@ class Exchange:
         returns = {credit.bucket: credit.tell(gives=is_tick) for credit in self._wallet}
         return Message(number=self._number + 1, returns=returns, events=events, num_live=num_live)
 
-    def _speak_for(self, waiting: Sequence[Waiting], *, now: float, is_spoken_for: bool) -> None:
+    def _speak_for(self, waiting: Sequence[Waiting], *, now: float) -> None:
         """While the store is asked, nobody else takes what those who wait already have."""
         for one in waiting:
             ask = one.ask(self._wallet, now=now)
             for bucket in ask.buckets if ask is not None else ():
-                self._wallet.credit(bucket).is_spoken_for = is_spoken_for
+                self._wallet.credit(bucket).is_spoken_for = True
 
     async def _send(self, message: Message, waiting: Sequence[Waiting], *, now: float) -> Answer:
         assert self._epoch is not None, "not begun"
@@ -248,7 +249,7 @@ class Exchange:
             if began is None:
                 raise LifeEnded
             await self._open_missing(connection, waiting, now=now)
-            self._speak_for(waiting, now=now, is_spoken_for=True)  # also for those that are named only now
+            self._speak_for(waiting, now=now)  # also for those that are named only now
             buckets = [credit.bucket for credit in self._wallet]
             locked = await quotas.lock(connection, buckets, epoch=self._epoch, began=began) if buckets else {}
             if began.previous >= message.number:  # it took effect, and only its answer was lost

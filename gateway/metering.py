@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -185,31 +186,36 @@ class Metering:
         """
         hold, paid_before = reservation.hold, reservation.paid_tokens
         num_tokens = min(EXTENSION_TOKENS, reservation.output_cap - paid_before)
-        ended_by = None
-        if not self._wallet.grow(hold, num_tokens):
-            ended_by = await self._borrow_more(hold, num_tokens)
-        if ended_by is None:
-            ended_by = self._write_down_more(reservation.request_id, reservation.paid_tokens - paid_before)
-        return Payment(paid_tokens=reservation.paid_tokens, ended_by=ended_by)
+        short_of = None if self._wallet.grow(hold, num_tokens) else await self._borrow_more(hold, num_tokens)
+        num_more = reservation.paid_tokens - paid_before
+        if num_more == 0:
+            return Payment(paid_tokens=paid_before, ended_by=short_of)
+        if not self._write_down_more(reservation.request_id, num_more):
+            return Payment(paid_tokens=paid_before, ended_by="journal")
+        return Payment(paid_tokens=reservation.paid_tokens, ended_by=None)
 
     async def _borrow_more(self, hold: Hold, num_tokens: int) -> str | None:
-        """What keeps a live request from having a token more; None when it got some."""
+        """What keeps a live request from having a token more, for as long as it may wait; None: nothing."""
         want = Want(limits=(), prompt_tokens=0, output_cap=num_tokens, output_floor=1)
-        until = time.monotonic() + EXTENDED_WITHIN_SECONDS
-        while True:
-            try:
-                answer = await self._exchange.borrow(want, hold)
-            except StoreUnavailable:
-                reason = "database"
-            else:
-                if isinstance(answer, Hold):
-                    return None
-                reason = limit_name(answer.limit)
-                if answer.limit.counting is not Counting.RATE:
-                    return reason
-            if time.monotonic() >= until:
-                return reason
-            await asyncio.sleep(EXTEND_AGAIN_SECONDS)
+        reason = "database"  # one that hangs would not say so for longer
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EXTENDED_WITHIN_SECONDS):
+                while True:
+                    answer = await self._borrowed(want, hold)
+                    if isinstance(answer, Hold):
+                        return None
+                    reason = "database" if answer is None else limit_name(answer.limit)
+                    if answer is not None and answer.limit.counting is not Counting.RATE:
+                        return reason
+                    await asyncio.sleep(EXTEND_AGAIN_SECONDS)
+        return reason
+
+    async def _borrowed(self, want: Want, hold: Hold) -> Hold | Shortage | None:
+        """What the store says; None when it is away."""
+        try:
+            return await self._exchange.borrow(want, hold)
+        except StoreUnavailable:
+            return None
 
     def reached(self, reservation: Reservation, *, output_tokens: int) -> None:
         """So much output has come, and may now be passed on: should nobody live to settle it, it is charged.
@@ -294,15 +300,15 @@ class Metering:
             self._wallet.end(hold, used_tokens=0, counts_as_request=False)
             raise
 
-    def _write_down_more(self, request_id: str, num_tokens: int) -> str | None:
-        """What cannot be written down is not generated."""
+    def _write_down_more(self, request_id: str, num_tokens: int) -> bool:
+        """Whether it could be: what cannot be written down is not generated."""
         try:
             if self._journal is not None:
                 self._journal.append(Extended(request_id, num_tokens))
         except JournalUnavailable as error:
             self._trouble.note(error, is_foreseeable=True)
-            return "journal"
-        return None
+            return False
+        return True
 
     def _write_down(self, record: Reached | Closed) -> None:
         if self._journal is None:

@@ -1,5 +1,8 @@
-"""Records for tests of the journal."""
+"""Records for tests of the journal, and a disk that is full."""
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
@@ -23,3 +26,14 @@ def reached(request_id: str = "a", completion_tokens: int = 64) -> Reached:
 
 def closed(request_id: str = "a", completion_tokens: int = 7) -> Closed:
     return Closed(request_id, 3, 2, completion_tokens, Outcome.FINISHED)
+
+
+@contextmanager
+def no_file_longer_than(num_bytes: int) -> Iterator[None]:
+    """As when the disk is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +16,16 @@ from gateway.engines.directory import LastRecords
 from gateway.errors import InvalidRequest, LimitReached, StoreUnavailable
 from gateway.keys.caller import Caller
 from gateway.limit_administration import Target, set_limit
-from gateway.metering import EXTENSION_TOKENS, Metering
+from gateway.metering import EXTENDED_WITHIN_SECONDS, EXTENSION_TOKENS, Metering
 from gateway.quotas import queries as quotas
 from gateway.quotas.limits import QuotaKind, Scope, TenantLimits
 from gateway.quotas.reservation import Demand, Payment, Reservation
 from gateway.tenants.ids import KeyId
 from gateway.usage.outcome import Outcome
+from tests.builders.journals import no_file_longer_than
 from tests.builders.store import NOTHING_USED, limit_tenant, make_customer, reserve, used
 from tests.builders.store_rows import rows, until_value, value
+from tests.fakes.slow_database import SlowDatabase
 from tests.fixtures_postgres import StoreSwitch
 
 pytestmark = pytest.mark.postgres
@@ -38,6 +41,13 @@ async def metering(database: Database) -> AsyncIterator[Metering]:
     await metering.start()
     yield metering
     await metering.stop()
+
+
+@pytest.fixture
+async def slow_database(database_url: str) -> AsyncIterator[SlowDatabase]:
+    database = SlowDatabase.connect(database_url, application_name="slow")
+    yield database
+    await database.close()
 
 
 async def reserve_many(metering: Metering, caller: Caller, *, num_requests: int) -> list[Reservation]:
@@ -190,6 +200,56 @@ async def test_a_limit_that_is_lifted_does_not_end_the_answers_that_it_let_in(
     reservation = await reserve_uncapped(metering, customer.caller)
     await set_limit(database, "test", Target(tenant=customer.tenant.id), QuotaKind.TOKENS_PER_DAY, None)
     assert await metering.extend(reservation) == Payment(paid_tokens=512, ended_by=None)
+
+
+async def test_an_answer_ends_after_two_seconds_though_the_store_says_nothing(
+    database: Database, slow_database: SlowDatabase
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 10_000})
+    metering = Metering(slow_database, "replica-1")
+    await metering.start()
+    reservation = await reserve_uncapped(metering, customer.caller)
+    async with slow_database.late_answers() as answers, asyncio.timeout(2 * EXTENDED_WITHIN_SECONDS):
+        while (payment := await metering.extend(reservation)).ended_by is None:
+            pass  # out of what is lent ahead
+    assert payment == Payment(paid_tokens=reservation.paid_tokens, ended_by="database")
+    answers.may_arrive.set()
+    await metering.stop()
+
+
+async def test_an_answer_that_ends_while_the_store_is_asked_for_more_keeps_nothing_from_others(
+    database: Database, slow_database: SlowDatabase, database_url: str
+) -> None:
+    """What was free here stayed promised to it, so that this replica neither used it nor gave it back."""
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 10_000})
+    metering = Metering(slow_database, "replica-1")
+    await metering.start()
+    reservation = await reserve_uncapped(metering, customer.caller)
+    async with slow_database.late_answers() as answers:
+        extending = asyncio.create_task(metering.extend(reservation))
+        await answers.are_waiting.wait()
+    extending.cancel()
+    metering.settle(reservation, used(40, 10), Outcome.FINISHED)
+    answers.may_arrive.set()
+    await metering.stop()
+    left = rows(database_url, "SELECT available::int, outstanding::int FROM quota_bucket")
+    assert left == [(9_950, 0)]
+
+
+async def test_what_cannot_be_written_down_is_not_paid_for(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 10_000})
+    metering = Metering(database, "replica-1", journal_dir=tmp_path)
+    await metering.start()
+    reservation = await reserve_uncapped(metering, customer.caller)
+    with no_file_longer_than(0):
+        payment = await metering.extend(reservation)
+    assert payment == Payment(paid_tokens=EXTENSION_TOKENS, ended_by="journal")
+    metering.settle(reservation, used(40, 10), Outcome.FINISHED)
+    await metering.stop()
+    left = rows(database_url, "SELECT available::int, outstanding::int FROM quota_bucket")
+    assert left == [(9_950, 0)]
 
 
 async def test_what_is_borrowed_for_an_answer_that_ends_meanwhile_is_free(

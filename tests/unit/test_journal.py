@@ -1,9 +1,6 @@
 """The journal keeps what the store has not, and nothing for longer."""
 
 import asyncio
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ from gateway.usage.journal import Journal
 from gateway.usage.journal_format import Opened, Replayed, frame
 from gateway.usage.journal_lives import abandoned, release, remove, replay
 from gateway.usage.outcome import Outcome
-from tests.builders.journals import ADMITTED_AT, closed, more, opened, reached
+from tests.builders.journals import ADMITTED_AT, closed, more, no_file_longer_than, opened, reached
 
 
 @pytest.fixture
@@ -40,17 +37,6 @@ def left_behind(folder: Path) -> Replayed:
 
 def segments(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.journal"))
-
-
-@contextmanager
-def no_file_longer_than(num_bytes: int) -> Iterator[None]:
-    """As when the disk is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_what_was_open_and_what_had_ended_is_replayed(journal: Journal, folder: Path) -> None:
