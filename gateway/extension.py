@@ -4,12 +4,15 @@ tokens arrive ── what is paid for is nearly used up ── ledger: more cred
 """
 
 import asyncio
+import logging
 from typing import Final, Protocol
 
 from gateway.engines.stream import EngineStream
 from gateway.quotas.reservation import Payment, Reservation
 
 TOKENS_AHEAD: Final = 64  # about as many as are generated while idle credit comes back from elsewhere
+
+logger = logging.getLogger(__name__)
 
 
 class Payer(Protocol):
@@ -54,7 +57,11 @@ class Extension:
             self._paying.cancel()
 
     async def _pay(self) -> None:
-        payment = await self._payer.extend(self._reservation)
+        try:
+            payment = await self._payer.extend(self._reservation)
+        except Exception:  # else the answer would keep its place and wait until its time is over
+            logger.exception("more of an answer could not be paid for")
+            payment = Payment(paid_tokens=self._reservation.paid_tokens, ended_by="error")
         self.ended_by = payment.ended_by
         is_last = payment.ended_by is not None
         self._engines.extend(self._stream, paid_tokens=payment.paid_tokens, is_last=is_last)
