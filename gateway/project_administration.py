@@ -67,7 +67,7 @@ async def set_project_weight(database: Database, actor: str, project_id: Project
     """Changes a project's share of what its tenant gets; the next requests follow within two seconds."""
     check_weight(weight)
     async with database.system_transaction() as connection:
-        old = await _existing(connection, project_id)
+        old = await _existing(connection, project_id, for_update=True)
         if old.weight == weight:
             return old
         changed = await tenants.set_project_weight(connection, old.tenant, old.id, weight)
@@ -82,8 +82,10 @@ async def set_project_weight(database: Database, actor: str, project_id: Project
     return changed
 
 
-async def _existing(connection: AsyncConnection, project_id: ProjectId) -> Project:
-    project = await tenants.get_project(connection, project_id)
+async def _existing(
+    connection: AsyncConnection, project_id: ProjectId, *, for_update: bool = False
+) -> Project:
+    project = await tenants.get_project(connection, project_id, for_update=for_update)
     if project is None:
         raise NoSuchThing(f"There is no project {project_id!r}.")
     return project

@@ -118,9 +118,12 @@ async def projects_of(connection: AsyncConnection, tenant_id: TenantId | None) -
     return [_project(row) for row in rows.mappings()]
 
 
-async def get_project(connection: AsyncConnection, project_id: ProjectId) -> Project | None:
-    """By id, whoever it belongs to: for operators. Nobody changes it meanwhile."""
-    rows = await connection.execute(_projects().where(project.c.id == project_id).with_for_update(of=project))
+async def get_project(
+    connection: AsyncConnection, project_id: ProjectId, *, for_update: bool = False
+) -> Project | None:
+    """By id, whoever it belongs to: for operators."""
+    found = _projects().where(project.c.id == project_id)
+    rows = await connection.execute(found.with_for_update(of=project) if for_update else found)
     row = rows.mappings().one_or_none()
     return None if row is None else _project(row)
 

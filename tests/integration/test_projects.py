@@ -10,7 +10,13 @@ from gateway.db import Database
 from gateway.key_administration import change_key, issue_key
 from gateway.keys.key import KeyTerms
 from gateway.keys.service import KeyService
-from gateway.project_administration import create_project, list_projects, set_project_weight
+from gateway.project_administration import (
+    create_project,
+    list_projects,
+    page_of_projects,
+    set_project_weight,
+)
+from gateway.tenants import queries as tenants
 from gateway.tenants.errors import AlreadyExists, BadValue, NoSuchThing
 from tests.builders.key_checks import bearer, until_caller
 from tests.builders.store import PEPPER, make_customer
@@ -67,6 +73,15 @@ async def test_another_tenant_s_project_does_not_exist(database: Database) -> No
     for name_or_id in ("search", project.id, "nothing"):
         with pytest.raises(NoSuchThing):
             await issue_key(database, PEPPER, "ana", "acme", name="key", project=name_or_id)
+
+
+async def test_who_lists_projects_does_not_wait_for_who_changes_one(database: Database) -> None:
+    first = await create_project(database, "ana", (await create_tenant(database, "ana", "acme")).id, "a")
+    async with database.system_transaction() as connection, asyncio.timeout(2):
+        await tenants.set_project_weight(connection, first.tenant, first.id, 2.0)
+        assert [each.name for each in await page_of_projects(database, limit=2, after=first.id)] == [
+            "default"
+        ]
 
 
 async def test_a_project_needs_a_tenant_and_a_name(database: Database) -> None:
