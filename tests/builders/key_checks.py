@@ -13,7 +13,7 @@ from gateway.keys.service import KeyService
 def age_keys(url: str) -> None:
     """As if no key had changed for an hour: polls look back a while, and would see one that was just made."""
     with psycopg.connect(url) as connection:
-        for table in ("api_key", "tenant"):
+        for table in ("api_key", "project", "tenant"):
             connection.execute(f"UPDATE {table} SET updated_at = now() - interval '1 hour'")
 
 
