@@ -190,7 +190,7 @@ class Metering:
         num_more = reservation.paid_tokens - paid_before
         if num_more == 0:
             return Payment(paid_tokens=paid_before, ended_by=short_of)
-        if not self._write_down_more(reservation.request_id, num_more):
+        if not self._write_down(Extended(reservation.request_id, num_more)):  # then it is not generated
             return Payment(paid_tokens=paid_before, ended_by="journal")
         return Payment(paid_tokens=reservation.paid_tokens, ended_by=None)
 
@@ -225,9 +225,9 @@ class Metering:
         live = self._live.get(reservation.request_id)
         if live is None or output_tokens <= live.output_tokens_written_down:
             return
-        ahead = min(output_tokens + OUTPUT_TOKENS_AHEAD, reservation.paid_tokens)
-        live.output_tokens_written_down = max(output_tokens, ahead)
-        self._write_down(Reached(reservation.request_id, live.prompt_tokens, live.output_tokens_written_down))
+        ahead = max(output_tokens, min(output_tokens + OUTPUT_TOKENS_AHEAD, reservation.paid_tokens))
+        if self._write_down(Reached(reservation.request_id, live.prompt_tokens, ahead)):
+            live.output_tokens_written_down = ahead
 
     def settle(self, reservation: Reservation, usage: Usage, outcome: Outcome) -> None:
         """Frees what the request held and queues its event: once, however often it is called.
@@ -300,23 +300,15 @@ class Metering:
             self._wallet.end(hold, used_tokens=0, counts_as_request=False)
             raise
 
-    def _write_down_more(self, request_id: str, num_tokens: int) -> bool:
-        """Whether it could be: what cannot be written down is not generated."""
+    def _write_down(self, record: Extended | Reached | Closed) -> bool:
+        """Whether it could be. What is served goes on; the store is told of its end all the same."""
         try:
             if self._journal is not None:
-                self._journal.append(Extended(request_id, num_tokens))
+                self._journal.append(record)
         except JournalUnavailable as error:
             self._trouble.note(error, is_foreseeable=True)
             return False
         return True
-
-    def _write_down(self, record: Reached | Closed) -> None:
-        if self._journal is None:
-            return
-        try:
-            self._journal.append(record)
-        except JournalUnavailable as error:  # it is served; the store is told of its end all the same
-            self._trouble.note(error, is_foreseeable=True)
 
     def _note_stored(self, request_ids: Iterable[str]) -> None:
         if self._journal is not None:

@@ -16,11 +16,17 @@ from gateway.engines.directory import LastRecords
 from gateway.errors import InvalidRequest, LimitReached, StoreUnavailable
 from gateway.keys.caller import Caller
 from gateway.limit_administration import Target, set_limit
-from gateway.metering import EXTENDED_WITHIN_SECONDS, EXTENSION_TOKENS, Metering
+from gateway.metering import (
+    EXTENDED_WITHIN_SECONDS,
+    EXTENSION_TOKENS,
+    OUTPUT_TOKENS_AHEAD,
+    Metering,
+)
 from gateway.quotas import queries as quotas
 from gateway.quotas.limits import QuotaKind, Scope, TenantLimits
 from gateway.quotas.reservation import Demand, Payment, Reservation
 from gateway.tenants.ids import KeyId
+from gateway.usage.journal_format import JournalRecord, Reached, read
 from gateway.usage.outcome import Outcome
 from tests.builders.journals import no_file_longer_than
 from tests.builders.store import NOTHING_USED, limit_tenant, make_customer, reserve, used
@@ -48,6 +54,13 @@ async def slow_database(database_url: str) -> AsyncIterator[SlowDatabase]:
     database = SlowDatabase.connect(database_url, application_name="slow")
     yield database
     await database.close()
+
+
+def written_down(journal_dir: Path) -> list[JournalRecord]:
+    """All that the one journal in the folder says."""
+    (segment,) = journal_dir.rglob("*.journal")
+    records, _ = read(segment.read_bytes())
+    return records
 
 
 async def reserve_many(metering: Metering, caller: Caller, *, num_requests: int) -> list[Reservation]:
@@ -250,6 +263,21 @@ async def test_what_cannot_be_written_down_is_not_paid_for(
     await metering.stop()
     left = rows(database_url, "SELECT available::int, outstanding::int FROM quota_bucket")
     assert left == [(9_950, 0)]
+
+
+async def test_what_could_not_be_written_down_is_written_down_with_the_next_tokens(
+    database: Database, tmp_path: Path
+) -> None:
+    customer = await make_customer(database)
+    metering = Metering(database, "replica-1", journal_dir=tmp_path)
+    await metering.start()
+    reservation = await reserve_uncapped(metering, customer.caller)
+    with no_file_longer_than(0):
+        metering.reached(reservation, output_tokens=1)
+    metering.reached(reservation, output_tokens=2)
+    assert written_down(tmp_path)[-1] == Reached(reservation.request_id, 40, 2 + OUTPUT_TOKENS_AHEAD)
+    metering.settle(reservation, used(40, 2), Outcome.FINISHED)
+    await metering.stop()
 
 
 async def test_what_is_borrowed_for_an_answer_that_ends_meanwhile_is_free(
