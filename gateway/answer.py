@@ -10,6 +10,7 @@ from engine.protocol import Failed, Finished, FinishReason, Refused, TokenDelta,
 from gateway.engines.stream import EngineLost, EngineStream, Interrupted, StreamEvent
 from gateway.errors import DeadlineExceeded, InternalError, ServerOverloaded
 from gateway.extension import Extension
+from gateway.quotas.refusals import limit_name
 from gateway.quotas.reservation import Reservation
 from gateway.requests.refusals import error_of
 from gateway.text.transcript import Transcript
@@ -52,8 +53,11 @@ class Answer:
 
     @property
     def limited_by(self) -> str | None:
-        """The budget that ended the answer, if one did."""
-        return self.extension.ended_by if self.reason is FinishReason.LENGTH else None
+        """The limit that ended the answer, if one did."""
+        if self.reason is not FinishReason.LENGTH:
+            return None
+        capped_by = self.reservation.capped_by
+        return self.extension.ended_by or (None if capped_by is None else limit_name(capped_by))
 
     def time_out(self) -> DeadlineExceeded:
         """Ends it because its time is over; the error to raise."""

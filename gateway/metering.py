@@ -30,9 +30,10 @@ from gateway.quotas import account as accounts
 from gateway.quotas import standing
 from gateway.quotas.account import Account
 from gateway.quotas.limit_book import LimitBook, Payer
-from gateway.quotas.limits import Counting, QuotaKind, QuotaLimit, Unit
-from gateway.quotas.refusals import Shortage, input_too_long, limit_name, limit_reached, output_too_long
+from gateway.quotas.limits import Counting, QuotaKind, Unit
+from gateway.quotas.refusals import Shortage, limit_name, limit_reached
 from gateway.quotas.reservation import Demand, Payment, Reservation
+from gateway.quotas.sizing import EXTENSION_TOKENS, Size, sized
 from gateway.quotas.wallet import Hold, Wallet, Want
 from gateway.rhythm import Rhythm
 from gateway.sweep import DEAD_AFTER_SECONDS, SWEEP_SECONDS, Sweeper
@@ -45,7 +46,6 @@ from gateway.usage.outcome import Outcome
 from gateway.usage.queries import UsageEvent
 
 FLUSH_SECONDS: Final = 10.0
-EXTENSION_TOKENS: Final = 256  # of output, paid for at a time
 EXTENDED_WITHIN_SECONDS: Final = 2.0  # so long an answer may keep its place at the engine and wait for credit
 EXTEND_AGAIN_SECONDS: Final = 0.1
 OUTPUT_TOKENS_AHEAD: Final = 63  # the most that is charged beyond what a client got when all has died
@@ -143,7 +143,8 @@ class Metering:
                 await self._exchange.finish()
             holds_nothing = not self._live
         except (TimeoutError, LifeEnded):
-            logger.error("%d events are not in the ledger", self._exchange.num_untold)
+            if self._exchange.num_untold:
+                logger.error("%d events are not in the ledger", self._exchange.num_untold)
         await self._life.end(holds_nothing=holds_nothing)
         if self._journal is not None:
             self._journal.close()
@@ -165,19 +166,18 @@ class Metering:
         """
         payer = Payer(caller.tenant, caller.project, caller.key, model, request_class)
         limits = await self._book.limits_for(payer)
-        _check_input(limits, demand, caller)
-        cap = _output_cap(limits, demand, caller)
-        first = _first_output(limits, demand, cap=cap)
-        want = Want(
-            limits=_counted(limits, is_long=demand.is_long),
-            prompt_tokens=demand.prompt_tokens,
-            output_cap=first,
-            output_floor=_output_floor(limits, demand, first=first),
-        )
-        hold = self._wallet.take(want, now=time.monotonic()) or await self._exchange.borrow(want)
+        size = sized(limits, demand, tenant_name=caller.tenant_name)
+        hold = self._wallet.take(size.want, now=time.monotonic()) or await self._borrow(size)
         if isinstance(hold, Shortage):
             raise limit_reached(hold, model=model, tenant_name=caller.tenant_name)
-        return self._let_in(request_id, caller, payer, hold, demand, first=first, cap=cap)
+        return self._let_in(request_id, caller, payer, hold, size)
+
+    async def _borrow(self, size: Size) -> Hold | Shortage:
+        """What is left of a day's or a month's budget can be used up; a rate is soon there again."""
+        found = await self._exchange.borrow(size.want)
+        if isinstance(found, Hold) or found.limit.counting is not Counting.WINDOW or size.least == size.want:
+            return found
+        return await self._exchange.borrow(size.least)
 
     async def extend(self, reservation: Reservation) -> Payment:
         """Pays for more of a live request's output: out of credit here, or borrowed.
@@ -258,13 +258,13 @@ class Metering:
         caller: Caller,
         payer: Payer,
         hold: Hold,
-        demand: Demand,
-        *,
-        first: int,
-        cap: int,
+        size: Size,
     ) -> Reservation:
         live = Live(
-            caller=caller, payer=payer, admitted_us=time.time_ns() // 1000, prompt_tokens=demand.prompt_tokens
+            caller=caller,
+            payer=payer,
+            admitted_us=time.time_ns() // 1000,
+            prompt_tokens=size.want.prompt_tokens,
         )
         account = accounts.encode(_account(live, hold))
         self._write_down_beginning(request_id, live, hold, account)
@@ -273,12 +273,13 @@ class Metering:
         return Reservation(
             request_id=request_id,
             tenant=caller.tenant,
-            output_cap=cap,
+            output_cap=size.output_cap,
+            capped_by=size.capped_by,
             requests=standing.tightest(hold, Unit.REQUESTS),
             tokens=standing.tightest(hold, Unit.TOKENS),
             account=account,
             hold=hold,
-            limited_by=standing.shortest(hold) if hold.output_tokens < first else None,
+            limited_by=standing.shortest(hold) if hold.output_tokens < size.want.output_cap else None,
         )
 
     def _note_live(self, tenant: TenantId, change: int) -> None:
@@ -343,57 +344,6 @@ def _tell_of_strangers(home: Path) -> None:
     others = journal_home.of_others(home)
     if others:
         logger.warning("journals of other databases in %s are left alone: %s", home.parent, ", ".join(others))
-
-
-def _counted(limits: tuple[QuotaLimit, ...], *, is_long: bool) -> tuple[QuotaLimit, ...]:
-    """Those that this request uses up, rather than being looked at by them."""
-    return tuple(
-        limit
-        for limit in limits
-        if limit.counting is not Counting.BOUND
-        and (is_long or limit.kind is not QuotaKind.CONCURRENT_LONG_REQUESTS)
-    )
-
-
-def _check_input(limits: tuple[QuotaLimit, ...], demand: Demand, caller: Caller) -> None:
-    for limit in limits:
-        if limit.kind is QuotaKind.INPUT_TOKENS and demand.prompt_tokens > limit.value:
-            raise input_too_long(
-                limit,
-                num_prompt_tokens=demand.prompt_tokens,
-                tenant_name=caller.tenant_name,
-                param=demand.prompt_param,
-            )
-
-
-def _output_cap(limits: tuple[QuotaLimit, ...], demand: Demand, caller: Caller) -> int:
-    """The most output; who insists on a number gets that or an error."""
-    insists = demand.output_floor == demand.output_cap
-    bounds = [limit for limit in limits if limit.kind is QuotaKind.OUTPUT_TOKENS]
-    for limit in bounds:
-        if insists and demand.output_cap > limit.value:
-            raise output_too_long(limit, wanted=demand.output_cap, tenant_name=caller.tenant_name)
-    return min([demand.output_cap, *(limit.value for limit in bounds)])
-
-
-def _budgets(limits: tuple[QuotaLimit, ...]) -> list[int]:
-    """Tokens that may be used up, of each limit that counts them."""
-    return [one.value for one in limits if one.unit is Unit.TOKENS and one.counting is not Counting.BOUND]
-
-
-def _first_output(limits: tuple[QuotaLimit, ...], demand: Demand, *, cap: int) -> int:
-    """What to pay for at once: all that its caller insists on, or a part; without a budget it is free."""
-    if demand.output_floor == demand.output_cap or not _budgets(limits):
-        return cap
-    return min(cap, max(EXTENSION_TOKENS, demand.output_floor))
-
-
-def _output_floor(limits: tuple[QuotaLimit, ...], demand: Demand, *, first: int) -> int:
-    """Who can do with less output makes do with what the whole limits can give, if that is any."""
-    if demand.output_floor == demand.output_cap:
-        return demand.output_floor
-    wholes = (max(value - demand.prompt_tokens, 1) for value in _budgets(limits))
-    return min([demand.output_floor, first, *wholes])
 
 
 def _account(live: Live, hold: Hold) -> Account:

@@ -1,5 +1,6 @@
 """Whether the store has the schema that this code was written for. Knows none of its migrations."""
 
+import logging
 from typing import Final
 
 from sqlalchemy import text
@@ -12,9 +13,14 @@ SCHEMA_VERSION: Final = "20261208_weights"  # a test holds it to the newest migr
 UNDEFINED_TABLE: Final = "42P01"
 MIGRATE: Final = "run: sluice migrate"
 
+logger = logging.getLogger(__name__)
+
 
 async def check_schema(database: Database) -> None:
-    """Raises StoreUnavailable, in words that say what to do, when the store's schema is another one."""
+    """Raises StoreUnavailable, in words that say what to do, when the store's schema is too old.
+
+    A newer one is served: while versions are exchanged one after the other, changes only add to it.
+    """
     found = await _version(database)
     if found is None:
         raise StoreUnavailable(f"The database has no schema of Sluice yet; {MIGRATE}")
@@ -23,9 +29,10 @@ async def check_schema(database: Database) -> None:
             f"The database has an older schema ({found}) than this version needs; {MIGRATE}"
         )
     if found > SCHEMA_VERSION:
-        raise StoreUnavailable(
-            f"The database has a newer schema ({found}) than this version of Sluice knows "
-            f"({SCHEMA_VERSION}); start the version that made it"
+        logger.warning(
+            "the database has a newer schema (%s) than this version of Sluice knows (%s)",
+            found,
+            SCHEMA_VERSION,
         )
 
 

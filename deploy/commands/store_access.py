@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +16,8 @@ from deploy.store import configured_url, store_url
 from gateway.db import Database
 
 Result = TypeVar("Result")
+
+WIDE = 10_000  # columns of what is no terminal
 
 
 def with_store(
@@ -53,7 +56,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, emp
     if not rows:
         print(empty)
         return
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")  # what is cut cannot be copied
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)

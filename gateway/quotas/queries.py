@@ -8,6 +8,7 @@ lives; another may once it is fenced.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import ceil
 from typing import Final
 
 from sqlalchemy import RowMapping, delete, func, insert, select, text, update
@@ -23,6 +24,7 @@ from gateway.tenants.ids import TenantId
 LIFE_LOCKS: Final = 0x51_01CF  # first half of the advisory lock that a replica holds while it lives
 REPLICA_SEEN_SECONDS: Final = 5.0  # who was silent for longer takes no share when credit is lent ahead
 WANTED_SECONDS: Final = 1.0
+ROUNDING: Final = 1e-6  # of sums of doubles
 
 _BEGIN: Final = text(
     """
@@ -236,7 +238,7 @@ async def save_limit(
 async def used_of(connection: AsyncConnection, tenant: TenantId) -> dict[LimitId, int]:
     """How much of a tenant's limits is used now, in their current windows; those never used are absent."""
     rows = await connection.execute(_USED, {"tenant": tenant})
-    return {LimitId(row.limit_id): max(0, int(row.used)) for row in rows}
+    return {LimitId(row.limit_id): max(0, ceil(row.used - ROUNDING)) for row in rows}
 
 
 async def changed_since(

@@ -33,7 +33,8 @@ class Reservation:
     """One live request's slots, requests and tokens. Held from admission until it is settled, exactly once.
 
     It pays for `paid_tokens` of output, and may be extended up to `output_cap`. `limited_by` made its
-    first part less than is usual. `account` says who pays, to whoever finds the request.
+    first part less than is usual, `capped_by` the cap less than was asked for.
+    `account` says who pays, to whoever finds the request.
     """
 
     request_id: str
@@ -44,6 +45,7 @@ class Reservation:
     account: bytes = b""
     hold: Hold = field(default_factory=lambda: Hold(parts={}, output_tokens=0))
     limited_by: QuotaLimit | None = None
+    capped_by: QuotaLimit | None = None
 
     @property
     def paid_tokens(self) -> int:

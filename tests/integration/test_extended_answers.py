@@ -62,6 +62,37 @@ async def test_a_budget_that_runs_out_ends_the_answer_and_its_header_says_so(
     await until_rows(database_url, USED, [(700,)])
 
 
+async def test_what_is_left_of_a_budget_can_be_used_up_without_naming_a_length(
+    database: Database, database_url: str, url: str
+) -> None:
+    """It was refused for want of 256 tokens, beside a header that said that 200 are left."""
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 300})
+    async with client_of(url, customer.secret) as client:
+        assert (await client.post(CHAT, json=chat_body(max_tokens=60))).status_code == 200
+        response = await client.post(CHAT, json=chat_body())
+        assert response.status_code == 200
+        assert response.headers["x-sluice-output-limited-by"] == "tenant/tokens_per_day"
+    await until_rows(database_url, USED, [(300,)])
+
+
+async def test_an_answer_at_its_longest_allowed_length_says_so(database: Database, url: str) -> None:
+    customer = await make_customer(database, limits={QuotaKind.OUTPUT_TOKENS: 5})
+    async with client_of(url, customer.secret) as client:
+        response = await client.post(CHAT, json=chat_body())
+        assert response.json()["usage"]["completion_tokens"] == 5
+        assert response.headers["x-sluice-output-limited-by"] == "tenant/output_tokens"
+
+
+async def test_where_no_output_is_allowed_the_limit_says_so_and_not_the_engine(
+    database: Database, url: str
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.OUTPUT_TOKENS: 0})
+    async with client_of(url, customer.secret) as client:
+        response = await client.post(CHAT, json=chat_body())
+        assert response.status_code == 400
+        assert "may ask for at most 0" in response.json()["error"]["message"]
+
+
 async def test_a_stream_tells_which_budget_ended_it_in_its_last_chunk(database: Database, url: str) -> None:
     customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_MONTH: 600})
     async with client_of(url, customer.secret) as client:

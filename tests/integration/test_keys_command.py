@@ -57,7 +57,7 @@ async def test_weights_of_projects_and_keys_are_given_and_changed(
     (row,) = [one for one in await list_keys(database, "acme") if one.id == caller.key]
     assert row.weight == 0.5
     nothing = await sluice("keys", "set", caller.key, "--weight", "0")
-    assert (nothing.status, nothing.errors) == (1, "sluice: A weight must be a number above 0.")
+    assert (nothing.status, nothing.errors) == (1, "sluice: A weight must be 0.001 to 1000.")
 
 
 async def test_what_cannot_be_made_is_said_in_a_line(database: Database, sluice: Command) -> None:

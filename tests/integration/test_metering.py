@@ -18,13 +18,13 @@ from gateway.keys.caller import Caller
 from gateway.limit_administration import Target, set_limit
 from gateway.metering import (
     EXTENDED_WITHIN_SECONDS,
-    EXTENSION_TOKENS,
     OUTPUT_TOKENS_AHEAD,
     Metering,
 )
 from gateway.quotas import queries as quotas
 from gateway.quotas.limits import QuotaKind, Scope, TenantLimits
 from gateway.quotas.reservation import Demand, Payment, Reservation
+from gateway.quotas.sizing import EXTENSION_TOKENS
 from gateway.tenants.ids import KeyId
 from gateway.usage.journal_format import JournalRecord, Reached, read
 from gateway.usage.outcome import Outcome

@@ -118,11 +118,11 @@ async def test_a_projects_new_weight_reaches_its_keys_within_two_seconds_and_is_
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
 async def test_what_is_no_share_is_no_weight_of_a_project_or_a_key(database: Database, weight: float) -> None:
     customer = await make_customer(database)
-    with pytest.raises(BadValue, match="A weight must be a number above 0"):
+    with pytest.raises(BadValue, match="A weight must be"):
         await set_project_weight(database, "ana", customer.caller.project, weight)
-    with pytest.raises(BadValue, match="A weight must be a number above 0"):
+    with pytest.raises(BadValue, match="A weight must be"):
         await create_project(database, "ana", "acme", "search", weight=weight)
-    with pytest.raises(BadValue, match="A weight must be a number above 0"):
+    with pytest.raises(BadValue, match="A weight must be"):
         await change_key(database, "ana", customer.caller.key, KeyTerms(weight=weight))
-    with pytest.raises(BadValue, match="A weight must be a number above 0"):
+    with pytest.raises(BadValue, match="A weight must be"):
         await issue_key(database, PEPPER, "ana", "acme", name="key", weight=weight)

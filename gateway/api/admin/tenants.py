@@ -14,10 +14,13 @@ from gateway.api.admin.desk import Desk, desk_for
 from gateway.api.admin.pages import After, Limit, Page, page_of
 from gateway.operators.scopes import OperatorScope
 from gateway.tenants.tenant import Tenant
+from gateway.tenants.weight import LEAST_WEIGHT, MOST_WEIGHT
 
 router = APIRouter(prefix="/tenants", tags=["Management: tenants"])
 
-Weight = Annotated[float, Meta(gt=0, description="Its share of the model relative to other tenants.")]
+Weight = Annotated[
+    float, Meta(ge=LEAST_WEIGHT, le=MOST_WEIGHT, description="Its share relative to others of its kind.")
+]
 
 
 class NewTenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
