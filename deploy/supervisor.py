@@ -140,7 +140,12 @@ class Child:
             )
 
     def _open_log(self) -> IO[bytes]:
-        return self._log_path.open("ab" if self._has_been_ready else "wb")
+        """A start begins a new file and keeps the last one's: it may say why there is a new start."""
+        if self._has_been_ready:
+            return self._log_path.open("ab")
+        if self._log_path.exists():
+            self._log_path.replace(self._log_path.with_suffix(".previous.log"))
+        return self._log_path.open("wb")
 
     def _signal(self, number: signal.Signals, *, whole_session: bool = False) -> None:
         assert self._process is not None

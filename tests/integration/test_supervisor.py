@@ -80,6 +80,21 @@ async def test_a_child_that_ends_before_it_is_ready_says_why(running: Running) -
         await child.until_ready(never)
 
 
+async def test_the_log_of_the_start_before_is_kept(running: Running) -> None:
+    """It told why there had to be another start."""
+    for word in ("first", "second", "third"):
+        child = await running.start("child", f"print({word!r}, flush=True); import time; time.sleep(60)")
+        await child.until_ready(lambda child=child, word=word: _says(child, word))
+        await child.stop()
+    logs = running.folder / "logs"
+    assert (logs / "child.log").read_text() == "third\n"
+    assert (logs / "child.previous.log").read_text() == "second\n"
+
+
+async def _says(child: Child, word: str) -> bool:
+    return child.last_line() == word
+
+
 async def test_children_that_belong_together_are_stopped_side_by_side(running: Running) -> None:
     for name in ("one", "two"):
         await running.start(
