@@ -6,8 +6,10 @@ import pytest
 
 from gateway.db import Database
 from gateway.keys.service import KeyService
+from gateway.metering import Metering
 from tests.builders.gateway_under_test import GatewayUnderTest, running_gateway
 from tests.builders.store import PEPPER
+from tests.fakes.slow_database import SlowDatabase
 
 
 @pytest.fixture
@@ -24,3 +26,20 @@ async def keys(database: Database) -> AsyncIterator[KeyService]:
     await keys.start()
     yield keys
     await keys.stop()
+
+
+@pytest.fixture
+async def metering(database: Database) -> AsyncIterator[Metering]:
+    """One process's promises, begun."""
+    metering = Metering(database, "replica-1")
+    await metering.start()
+    yield metering
+    await metering.stop()
+
+
+@pytest.fixture
+async def slow_database(database_url: str) -> AsyncIterator[SlowDatabase]:
+    """The same store, slow when it is told to be."""
+    database = SlowDatabase.connect(database_url, application_name="slow")
+    yield database
+    await database.close()

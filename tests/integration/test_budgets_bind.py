@@ -9,6 +9,7 @@ from itertools import product
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from engine.protocol import RequestClass
 from gateway.db import Database
@@ -30,14 +31,6 @@ pytestmark = pytest.mark.postgres
 
 CHAT = "/v1/chat/completions"
 WORDS = {Scope.TENANT: "organization acme-tenant", Scope.PROJECT: "project ", Scope.KEY: "API key "}
-
-
-@pytest.fixture
-async def metering(database: Database) -> AsyncIterator[Metering]:
-    metering = Metering(database, "replica-1")
-    await metering.start()
-    yield metering
-    await metering.stop()
 
 
 @pytest.fixture
@@ -124,7 +117,9 @@ async def test_a_budget_is_whole_again_in_its_next_window_though_nothing_resets_
         await reserve(today, customer.caller)
     await today.stop()
     with psycopg.connect(database_url) as connection:
-        connection.execute(f"UPDATE quota_bucket SET window_start = window_start - interval '1 {unit}'")  # type: ignore[arg-type]
+        connection.execute(
+            "UPDATE quota_bucket SET window_start = window_start - %s::interval", [f"1 {unit}"]
+        )
     await tomorrow.start()
     await reserve(tomorrow, customer.caller)
     await tomorrow.stop()
@@ -234,9 +229,10 @@ async def test_an_error_of_the_store_lets_nobody_in_unmetered(
 def renamed(url: str, table: str) -> Iterator[None]:
     """The store answers, with an error."""
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"ALTER TABLE {table} RENAME TO away")  # type: ignore[arg-type]
+        name = sql.Identifier(table)
+        connection.execute(sql.SQL("ALTER TABLE {} RENAME TO away").format(name))
         yield
-        connection.execute(f"ALTER TABLE away RENAME TO {table}")  # type: ignore[arg-type]
+        connection.execute(sql.SQL("ALTER TABLE away RENAME TO {}").format(name))
 
 
 async def test_a_store_that_is_away_makes_no_fresh_limits_and_is_seen_to_be_away(
@@ -260,7 +256,7 @@ async def test_a_store_that_is_away_makes_no_fresh_limits_and_is_seen_to_be_away
     assert answered[-1] is False
     store_switch.on()
     async with asyncio.timeout(10):
-        while not answered[-1]:  # noqa: ASYNC110
+        while not answered[-1]:  # noqa: ASYNC110 - a list of what was told has no event
             await asyncio.sleep(0.05)
     for replica in replicas:
         await replica.stop()

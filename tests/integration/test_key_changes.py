@@ -47,7 +47,7 @@ async def replicas(
 
 
 async def change(database: Database, customer: Customer, **terms: object) -> None:
-    await change_key(database, "ana", customer.caller.key, KeyTerms(**terms))  # type: ignore[typeddict-item]
+    await change_key(database, "ana", customer.caller.key, KeyTerms(**terms))  # type: ignore[typeddict-item]  # names are checked by the store
 
 
 async def newest_event(database: Database) -> AuditEvent:
