@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.core.slo import SloTargets
 from engine.runner.scripted_runner import ScriptedRunner, letters
 from gateway.db import Database
 from gateway.key_administration import issue_key
@@ -16,7 +17,8 @@ from tests.builders.stored_gateway import client_of, stored_gateway
 
 pytestmark = pytest.mark.postgres
 
-NUM_REQUESTS = 40  # of each key; half of all are looked at, so that both have more all the while
+CLIENTS = 8  # of each key, each with one request at a time, so that both always have some that wait
+FIRST, COUNTED = 16, 48  # requests that end before the order has settled, and those that are looked at
 BODY = {"model": "scripted", "prompt": "abcd", "max_tokens": 8}
 
 
@@ -31,24 +33,28 @@ async def test_of_two_keys_that_both_want_more_the_one_of_thrice_the_weight_gets
     slow = ScriptedRunner(letters(ord("a"), 26), seconds_per_step=0.02)
     async with (
         scripted_engine(
-            engine_description().tokenizer_json, limits=replace(LIMITS, max_num_seqs=4), runner=slow
+            engine_description().tokenizer_json,
+            limits=replace(LIMITS, max_num_seqs=4),
+            runner=slow,
+            targets=SloTargets(queue_wait_p95_ms=60_000),  # whoever waits here is meant to
         ) as engine,
         stored_gateway(database_url, engine) as url,
     ):
         ended = await _ended_in_order(url, secrets)
-    first = Counter(ended[:NUM_REQUESTS])
-    assert 2.0 <= first["heavy"] / first["light"] <= 4.5, first
+    counted = Counter(ended[FIRST : FIRST + COUNTED])
+    assert 2.0 <= counted["heavy"] / counted["light"] <= 4.5, counted
 
 
 async def _ended_in_order(url: str, secrets: dict[str, str]) -> list[str]:
     """Whose requests came to their end, first to last."""
     ended: list[str] = []
 
-    async def ask(name: str) -> None:
+    async def ask_again_and_again(name: str) -> None:
         async with client_of(url, secrets[name]) as client:
-            response = await client.post("/v1/completions", json=BODY)
-        assert response.status_code == 200, response.text
-        ended.append(name)
+            while len(ended) < FIRST + COUNTED:
+                response = await client.post("/v1/completions", json=BODY)
+                assert response.status_code == 200, response.text
+                ended.append(name)
 
-    await asyncio.gather(*(ask(name) for _ in range(NUM_REQUESTS) for name in secrets))
+    await asyncio.gather(*(ask_again_and_again(name) for _ in range(CLIENTS) for name in secrets))
     return ended
