@@ -11,6 +11,7 @@
     ├── RequestTooLarge         413  send less
     ├── LimitReached            429  wait, or ask for a higher limit
     ├── ServerOverloaded        503  try again
+    ├── FileStoreUnavailable    503  try again
     ├── StoreUnavailable        503  try again
     ├── JournalUnavailable      503  try again
     ├── DeadlineExceeded        504  give it more time
@@ -25,6 +26,7 @@ from typing import ClassVar, Final
 
 from engine.protocol import AdmissionReason, WaitReason
 
+FILES_RETRY_SECONDS: Final = 5.0
 LONGEST_MESSAGE: Final = 500  # characters: messages quote what was sent, and are logged
 
 
@@ -199,6 +201,16 @@ class StoreUnavailable(GatewayError):
 
     def __init__(self, message: str, *, retry_after_seconds: float = 2.0) -> None:
         super().__init__(message, code="store_unavailable", retry_after_seconds=retry_after_seconds)
+
+
+class FileStoreUnavailable(GatewayError):
+    """Files can be neither written nor read right now."""
+
+    status = 503
+    type = "service_unavailable_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="file_store_unavailable", retry_after_seconds=FILES_RETRY_SECONDS)
 
 
 class JournalUnavailable(GatewayError):

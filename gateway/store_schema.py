@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from gateway.db import SERVING_ROLE, Database
 from gateway.errors import StoreUnavailable
 
-SCHEMA_VERSION: Final = "20261208_weights"  # a test holds it to the newest migration
+SCHEMA_VERSION: Final = "20261209_batches"  # a test holds it to the newest migration
 UNDEFINED_TABLE: Final = "42P01"
 MIGRATE: Final = "run: sluice migrate"
 

@@ -14,7 +14,7 @@ from engine.protocol import RequestClass
 from gateway import limit_administration
 from gateway.db import Database
 from gateway.limit_administration import LimitUse, Target
-from gateway.quotas.limits import MAX_LIMIT, Counting, QuotaKind
+from gateway.quotas.limits import MAX_LIMIT, QuotaKind
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Set and list limits of tenants, projects and keys."
@@ -79,7 +79,6 @@ def list_(
 
 def _row(use: LimitUse) -> list[object]:
     limit = use.limit
-    is_counted = limit.counting is not Counting.BOUND
     return [
         limit.scope.value,
         limit.scope_id,
@@ -87,5 +86,5 @@ def _row(use: LimitUse) -> list[object]:
         limit.model or "all",
         limit.request_class or "both",
         limit.value,
-        use.used if is_counted else "",
+        use.used if limit.is_used_up else "",
     ]

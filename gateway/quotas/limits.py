@@ -32,6 +32,8 @@ class QuotaKind(StrEnum):
     TOKENS_PER_MONTH = "tokens_per_month"
     INPUT_TOKENS = "input_tokens"  # of one request
     OUTPUT_TOKENS = "output_tokens"
+    BATCH_ENQUEUED_TOKENS = "batch_enqueued_tokens"  # prompt tokens of all batches that have not ended
+    FILE_STORAGE_BYTES = "file_storage_bytes"
 
 
 class Counting(Enum):
@@ -41,6 +43,7 @@ class Counting(Enum):
     RATE = "refilled continuously, in a minute"
     WINDOW = "used up until the window (a day or a month, UTC) ends"
     BOUND = "looked at in each request, never used up"
+    LEVEL = "looked at when a file or a batch is added to what is there"
 
 
 class Unit(StrEnum):
@@ -48,6 +51,7 @@ class Unit(StrEnum):
 
     REQUESTS = "requests"
     TOKENS = "tokens"
+    BYTES = "bytes"
 
 
 COUNTING: Final = {
@@ -59,6 +63,8 @@ COUNTING: Final = {
     QuotaKind.TOKENS_PER_MONTH: Counting.WINDOW,
     QuotaKind.INPUT_TOKENS: Counting.BOUND,
     QuotaKind.OUTPUT_TOKENS: Counting.BOUND,
+    QuotaKind.BATCH_ENQUEUED_TOKENS: Counting.LEVEL,
+    QuotaKind.FILE_STORAGE_BYTES: Counting.LEVEL,
 }
 IN_REQUESTS: Final = frozenset(
     {QuotaKind.CONCURRENT_REQUESTS, QuotaKind.CONCURRENT_LONG_REQUESTS, QuotaKind.REQUESTS_PER_MINUTE}
@@ -87,8 +93,15 @@ class QuotaLimit:
         return COUNTING[self.kind]
 
     @property
+    def is_used_up(self) -> bool:
+        """Whether requests use it up, or hold some of it: only such limits have buckets."""
+        return self.counting not in (Counting.BOUND, Counting.LEVEL)
+
+    @property
     def unit(self) -> Unit:
         """What it counts."""
+        if self.kind is QuotaKind.FILE_STORAGE_BYTES:
+            return Unit.BYTES
         return Unit.REQUESTS if self.kind in IN_REQUESTS else Unit.TOKENS
 
     def counts(self, *, model: str, request_class: RequestClass) -> bool:

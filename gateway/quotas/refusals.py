@@ -94,7 +94,7 @@ def retry_after_seconds(shortage: Shortage) -> float | None:
             return max(missing * SECONDS_PER_REFILL / limit.value, 1.0)
         case Counting.WINDOW:
             return max(shortage.seconds_left or 0.0, 1.0)
-        case Counting.BOUND:
+        case Counting.BOUND | Counting.LEVEL:
             return None
 
 
@@ -107,7 +107,7 @@ def reset_seconds(limit: QuotaLimit, *, remaining: float, seconds_left: float | 
             return (limit.value - remaining) * SECONDS_PER_REFILL / max(limit.value, 1)
         case Counting.WINDOW:
             return seconds_left or 0.0
-        case Counting.BOUND:
+        case Counting.BOUND | Counting.LEVEL:
             return 0.0
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gateway.quotas.limits import Counting, QuotaKind, QuotaLimit, Unit
+from gateway.quotas.limits import QuotaKind, QuotaLimit, Unit
 from gateway.quotas.refusals import input_too_long, output_too_long
 from gateway.quotas.reservation import Demand
 from gateway.quotas.wallet import Want
@@ -50,8 +50,7 @@ def _counted(limits: tuple[QuotaLimit, ...], *, is_long: bool) -> tuple[QuotaLim
     return tuple(
         limit
         for limit in limits
-        if limit.counting is not Counting.BOUND
-        and (is_long or limit.kind is not QuotaKind.CONCURRENT_LONG_REQUESTS)
+        if limit.is_used_up and (is_long or limit.kind is not QuotaKind.CONCURRENT_LONG_REQUESTS)
     )
 
 
@@ -80,7 +79,7 @@ def _output_bound(limits: tuple[QuotaLimit, ...], demand: Demand, tenant_name: s
 
 def _budgets(limits: tuple[QuotaLimit, ...]) -> list[int]:
     """Tokens that may be used up, of each limit that counts them."""
-    return [one.value for one in limits if one.unit is Unit.TOKENS and one.counting is not Counting.BOUND]
+    return [one.value for one in limits if one.unit is Unit.TOKENS and one.is_used_up]
 
 
 def _first_output(limits: tuple[QuotaLimit, ...], demand: Demand, *, cap: int) -> int:

@@ -53,6 +53,21 @@ LEFT_BEHIND = (
        SELECT id, 999, tenant_id, 1, 1 FROM quota_bucket""",
     "INSERT INTO replica_load (epoch, tenant_id, num_live) SELECT 999, id, 1 FROM tenant",
 )
+# A file and a batch of it, half done.
+BATCHES = (
+    """INSERT INTO file (id, tenant_id, project_id, purpose, filename, num_bytes, sha256, blob)
+       SELECT 'file-' || tenant_id, tenant_id, id, 'batch', 'in.jsonl', 1, '', 'blob' FROM project""",
+    """INSERT INTO batch (id, tenant_id, project_id, key_id, endpoint, input_file_id, input_blob,
+                          completion_window, expires_at)
+       SELECT 'batch_' || tenant_id, tenant_id, id, 'key', '/v1/completions', 'file', 'blob', '24h', now()
+       FROM project""",
+    """INSERT INTO batch_item
+           (batch_id, line, tenant_id, custom_id, first_byte, num_bytes, prompt_tokens, prefix)
+       SELECT id, 1, tenant_id, 'one', 0, 1, 1, 0 FROM batch""",
+    """INSERT INTO batch_result (batch_id, line, tenant_id, is_error, body)
+       SELECT id, 1, tenant_id, false, '{}' FROM batch""",
+    "INSERT INTO batch_share (tenant_id, served) SELECT id, 1 FROM tenant",
+)
 
 
 @pytest.fixture
@@ -66,7 +81,7 @@ async def customers(database: Database, database_url: str) -> tuple[Customer, Cu
         metering.settle(await reserve(metering, customer.caller), used(10, 5), Outcome.FINISHED)
     await metering.stop()
     with psycopg.connect(database_url) as connection:
-        for statement in LEFT_BEHIND:
+        for statement in LEFT_BEHIND + BATCHES:
             connection.execute(statement)
     return ours, theirs
 

@@ -18,7 +18,7 @@ from gateway.api.admin.desk import Desk, desk_for
 from gateway.api.admin.pages import LONGEST_ID, AfterNumber, Limit, Named, Page, page_of
 from gateway.limit_administration import LimitUse, Target
 from gateway.operators.scopes import OperatorScope
-from gateway.quotas.limits import MAX_LIMIT, Counting, QuotaKind, Scope
+from gateway.quotas.limits import MAX_LIMIT, QuotaKind, Scope
 
 router = APIRouter(prefix="/limits", tags=["Management: limits"])
 
@@ -123,5 +123,5 @@ def _view(use: LimitUse) -> LimitView:
         model=limit.model,
         request_class=limit.request_class,
         value=limit.value,
-        used=None if limit.counting is Counting.BOUND else use.used,
+        used=use.used if limit.is_used_up else None,
     )
