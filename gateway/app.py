@@ -18,6 +18,7 @@ from gateway.api.entrance import Entrance
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
+from gateway.batch_validators import BatchValidators
 from gateway.config_follower import ConfigFollower
 from gateway.db import Database
 from gateway.dispatch import Dispatcher
@@ -89,6 +90,9 @@ class Gateway:
             namespace_secret=bytes.fromhex(settings.secrets.cache_namespace),
         )
         self._readiness = Readiness(lambda: any(client.connected for client in self._directory.clients))
+        self._batch_validators = BatchValidators(
+            self._database, self._catalogue, settings, epoch=lambda: self._metering.epoch
+        )
         self._beginning: asyncio.Task[None] | None = None
         self.services = Services(
             keys=self._keys,
@@ -97,6 +101,7 @@ class Gateway:
             readiness=self._readiness,
             metrics=metrics,
             management=self._management,
+            database=self._database,
             settings=settings.gateway,
         )
 
@@ -121,6 +126,7 @@ class Gateway:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
+        await self._batch_validators.stop()
         await self._upkeep.stop()
         await self._history.stop()
         await self._config.stop()
@@ -149,6 +155,7 @@ class Gateway:
         await self._directory.start()
         await self._history.start()
         await self._upkeep.start()
+        await self._batch_validators.start()
 
     async def _try_to_begin(self) -> Exception | None:
         """What keeps this life from beginning, if anything does."""

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from gateway.api import health, models
+from gateway.api import batches, health, models
 from gateway.api.admin.failures import render_bad_parameter, render_refused_change
 from gateway.api.admin.router import router as management
 from gateway.api.docs import add_docs
@@ -44,6 +44,7 @@ def build_application(lifespan: Lifespan) -> Entrance:
     for path, endpoint in posts.items():
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))  # for lists of routes, and 405
     app.include_router(models.router)
+    app.include_router(batches.router)
     app.include_router(management)
     app.include_router(health.router)
     add_docs(app)

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
+from gateway.db import Database
 from gateway.generation import Generation
 from gateway.keys.caller import Caller
 from gateway.metrics import GatewayMetrics
@@ -32,6 +33,7 @@ class Services:
     readiness: Readiness
     metrics: GatewayMetrics
     management: Management
+    database: Database
     settings: GatewaySection
 
 

@@ -14,6 +14,7 @@ from gateway.api.application import build_application
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
+from gateway.db import Database
 from gateway.dispatch import Dispatcher
 from gateway.engines.client import EngineAddress, EngineClient, Identity
 from gateway.engines.directory import EngineDirectory
@@ -56,6 +57,7 @@ class GatewayUnderTest:
             readiness=self.readiness,
             metrics=metrics,
             management=Management.connect(NO_STORE, b"pepper"),
+            database=Database.connect(NO_STORE, application_name="nobody"),
             settings=settings,
         )
 
