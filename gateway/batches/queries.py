@@ -91,7 +91,7 @@ async def add(connection: AsyncConnection, batch_id: BatchId, order: Order) -> B
         .returning(batch)
     )
     row = rows.mappings().one_or_none()
-    return None if row is None else _batch(row)
+    return None if row is None else batch_of(row)
 
 
 async def forget_old_key(connection: AsyncConnection, tenant: TenantId, project: ProjectId, key: str) -> None:
@@ -120,7 +120,7 @@ async def find_by_key(
         )
     )
     row = rows.mappings().one_or_none()
-    return None if row is None else _batch(row)
+    return None if row is None else batch_of(row)
 
 
 async def find(
@@ -133,7 +133,7 @@ async def find(
         )
     )
     row = rows.mappings().one_or_none()
-    return None if row is None else _batch(row)
+    return None if row is None else batch_of(row)
 
 
 async def page(
@@ -153,7 +153,7 @@ async def page(
         )
         found = found.where(tuple_(batch.c.created_at, batch.c.id) < place.scalar_subquery())
     rows = await connection.execute(found)
-    return [_batch(row) for row in rows.mappings()]
+    return [batch_of(row) for row in rows.mappings()]
 
 
 async def cancel(
@@ -176,7 +176,7 @@ async def claim_for_validation(connection: AsyncConnection, *, epoch: int) -> Ba
     """The oldest batch that no other living process validates; from now on, this life does."""
     rows = await connection.execute(_CLAIM, {"epoch": epoch})
     row = rows.mappings().one_or_none()
-    return None if row is None else _batch(row)
+    return None if row is None else batch_of(row)
 
 
 async def awaits_validator(
@@ -283,7 +283,8 @@ async def fail(
     )
 
 
-def _batch(row: RowMapping) -> Batch:
+def batch_of(row: RowMapping) -> Batch:
+    """A row as what it is of."""
     ends_as = row["ends_as"]
     return Batch(
         id=BatchId(row["id"]),
