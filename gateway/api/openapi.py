@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 from gateway.api.admin.described import COMPONENTS
 from gateway.api.admin.described import SECURITY as OPERATOR_SECURITY
 from gateway.api.admin.router import SHAPES as MANAGEMENT_SHAPES
-from gateway.api.error_response import ErrorBody
+from gateway.rendering import ErrorBody
 from gateway.requests.bodies import ChatMessages, CompletionPrompt, GenerationOptions
 
 _ERRORS: Final = {
