@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.batches import claims
 from gateway.batches import results as batch_results
+from gateway.batches.ids import BatchId
 from gateway.batches.results import ItemResult
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
@@ -86,18 +87,15 @@ class Waiting:
 class EndedItem:
     """A batch's item that has ended here. What it holds is let go in the exchange that tells its result.
 
+    Without a `hold` and an `event` nothing was reserved for it, and nothing used.
     `share_error` is by how much its tenant's share of batches was charged too little when it was claimed.
     """
 
+    tenant: TenantId
     result: ItemResult
-    event: UsageEvent
-    hold: Hold
+    event: UsageEvent | None
+    hold: Hold | None
     share_error: float
-
-    @property
-    def num_tokens(self) -> int:
-        """What it used."""
-        return self.event.usage.prompt_tokens + self.event.usage.completion_tokens
 
 
 @dataclass(frozen=True)
@@ -204,6 +202,11 @@ class Exchange:
         """Queues an item's result, with all that moves by it."""
         self._items.append(ended)
 
+    def unrecorded_items(self) -> set[tuple[BatchId, int]]:
+        """Items that have ended and are not told yet, as far as is known."""
+        told = [one.ended for one in self._untold.items] if self._untold else []
+        return {ended.result.item for ended in [*self._items, *told]}
+
     def note_live(self, tenant: TenantId, num_live: int) -> None:
         """How many requests of a tenant live now."""
         self._num_live[tenant] = num_live
@@ -300,8 +303,11 @@ class Exchange:
         return items
 
     def _tell_item(self, ended: EndedItem) -> ToldItem:
-        spent = self._wallet.end(ended.hold, used_tokens=ended.num_tokens, counts_as_request=True)
-        return ToldItem(ended, spent)
+        if ended.hold is None:
+            return ToldItem(ended, {})
+        usage = ended.result.usage
+        used_tokens = usage.prompt_tokens + usage.completion_tokens
+        return ToldItem(ended, self._wallet.end(ended.hold, used_tokens=used_tokens, counts_as_request=True))
 
     def _speak_for(self, waiting: Sequence[Waiting], *, now: float) -> None:
         """While the store is asked, nobody else takes what those who wait already have."""
@@ -345,8 +351,8 @@ class Exchange:
         lost = [told.spent for told in message.items if told.ended.result.item not in accepted]
         shares: defaultdict[TenantId, float] = defaultdict(float)
         for ended in counted:
-            shares[ended.event.tenant] += ended.share_error
-        events = message.events + [ended.event for ended in counted]
+            shares[ended.tenant] += ended.share_error
+        events = message.events + [ended.event for ended in counted if ended.event is not None]
         return Heard(events, _unspent(message.returns, lost), dict(shares))
 
     async def _open_missing(

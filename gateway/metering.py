@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.protocol import RequestClass, Usage
+from gateway.batches.ids import BatchId
 from gateway.batches.results import ItemResult
 from gateway.closing import EndLife
 from gateway.db import Database
@@ -198,8 +199,24 @@ class Metering:
         live = self._end_live(reservation.request_id)
         event = _event(reservation.request_id, live, result.usage, outcome)
         self._exchange.record_item(
-            EndedItem(result=result, event=event, hold=reservation.hold, share_error=share_error)
+            EndedItem(
+                tenant=live.payer.tenant,
+                result=result,
+                event=event,
+                hold=reservation.hold,
+                share_error=share_error,
+            )
         )
+
+    def record_unreserved_item(self, tenant: TenantId, result: ItemResult, *, share_error: float) -> None:
+        """The item has ended before anything was reserved for it: its result is an error."""
+        self._exchange.record_item(
+            EndedItem(tenant=tenant, result=result, event=None, hold=None, share_error=share_error)
+        )
+
+    def unrecorded_items(self) -> set[tuple[BatchId, int]]:
+        """Items that have ended here, and the store does not know it yet."""
+        return self._exchange.unrecorded_items()
 
     def give_up_item(self, reservation: Reservation) -> None:
         """The item will be run again, by somebody: nothing was used."""

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.batches.ids import BatchId
 from gateway.batches.policy import Candidate
+from gateway.batches.status import ItemState
+from gateway.batches.tables import batch_item
 from gateway.tenants.ids import KeyId, TenantId
 
 USUAL_OUTPUT_TOKENS: Final = 128  # of an answer, before a batch has any
@@ -178,6 +180,19 @@ async def claim(connection: AsyncConnection, batch: BatchId, *, num: int, epoch:
 async def give_back(connection: AsyncConnection, given: Sequence[GivenBack], *, epoch: int) -> None:
     """Lines that this life still holds may be claimed again, unless their batch has ended (the sweep)."""
     await connection.execute(_GIVE_BACK, {"given": msgspec.json.encode(given).decode(), "epoch": epoch})
+
+
+async def leased_to(connection: AsyncConnection, *, epoch: int) -> list[GivenBack]:
+    """What a life holds, ready to be given back."""
+    rows = await connection.execute(
+        select(batch_item.c.batch_id, batch_item.c.line, batch_item.c.attempt).where(
+            batch_item.c.state == ItemState.LEASED.value, batch_item.c.lease_epoch == epoch
+        )
+    )
+    return [
+        GivenBack(batch=BatchId(batch), line=line, attempt=attempt, after_seconds=0.0, counts=False)
+        for batch, line, attempt in rows
+    ]
 
 
 async def charge_shares(connection: AsyncConnection, tokens_by_weight: Mapping[TenantId, float]) -> None:

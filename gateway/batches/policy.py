@@ -18,6 +18,7 @@ from gateway.tenants.ids import TenantId
 QUANTUM: Final = 8  # lines of one tenant in a row, so that prompts that begin alike run together
 SHORTEST_BUDGET_WAIT_SECONDS: Final = 1.0
 LONGEST_BUDGET_WAIT_SECONDS: Final = 15.0
+ENGINE_AWAY_SECONDS: Final = 1.0
 MOST_FAILURES: Final = 3  # of the engine at one line
 
 
@@ -65,9 +66,9 @@ def again(error: GatewayError, *, has_run: bool, attempt: int, chance: float) ->
     if isinstance(error, DeadlineExceeded) or error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return None
     if not has_run and not isinstance(error, InternalError):
-        return Again(after_seconds=pause_seconds(1, chance), counts=False)
+        return Again(after_seconds=ENGINE_AWAY_SECONDS * (0.5 + chance), counts=False)
     is_over = attempt >= MOST_FAILURES if isinstance(error, InternalError) else is_hopeless(attempt)
-    return None if is_over else Again(after_seconds=pause_seconds(attempt, chance), counts=True)
+    return None if is_over else Again(after_seconds=pause_seconds(attempt + 1, chance), counts=True)
 
 
 def out_of_budget() -> Again:
