@@ -87,6 +87,7 @@ class Gateway:
             ledger=self._metering,
             dispatcher=self._dispatcher,
             metrics=metrics,
+            in_flight=metrics.in_flight,
             namespace_secret=bytes.fromhex(settings.secrets.cache_namespace),
         )
         self._readiness = Readiness(lambda: any(client.connected for client in self._directory.clients))

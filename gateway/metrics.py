@@ -126,6 +126,12 @@ class GatewayMetrics:
             registry=registry,
             multiprocess_mode="livesum",
         )
+        self.items_in_flight = Gauge(
+            "gateway_batch_items_in_flight",
+            "Lines of batches that are being run",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.queued = Labelled(
             Gauge(
                 "gateway_queued_requests",

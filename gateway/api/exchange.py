@@ -8,10 +8,11 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.context import RequestContext, context_of
-from gateway.api.error_response import error_body, error_headers
+from gateway.api.error_response import error_headers
 from gateway.api.headers import Headers
 from gateway.api.sse import error_frame
 from gateway.errors import DeadlineExceeded, GatewayError, RequestTooLarge
+from gateway.rendering import error_body
 
 DISCARD_SECONDS: Final = 2.0
 DISCARD_BYTES: Final = 64 * 1024 * 1024

@@ -12,7 +12,7 @@ from gateway.api.admin.described import COMPONENTS
 from gateway.api.admin.described import SECURITY as OPERATOR_SECURITY
 from gateway.api.admin.router import SHAPES as MANAGEMENT_SHAPES
 from gateway.api.batches import SHAPES as BATCH_SHAPES
-from gateway.api.error_response import ErrorBody
+from gateway.rendering import ErrorBody
 from gateway.requests.bodies import ChatMessages, CompletionPrompt, GenerationOptions
 
 _ERRORS: Final = {

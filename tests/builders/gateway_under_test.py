@@ -48,7 +48,11 @@ class GatewayUnderTest:
         metrics = GatewayMetrics(self.registry)
         self.dispatcher = Dispatcher(self.directory, metrics, max_queued=settings.max_queued_requests)
         self.generation = Generation(
-            ledger=self.ledger, dispatcher=self.dispatcher, metrics=metrics, namespace_secret=b"secret"
+            ledger=self.ledger,
+            dispatcher=self.dispatcher,
+            metrics=metrics,
+            in_flight=metrics.in_flight,
+            namespace_secret=b"secret",
         )
         self.services = Services(
             keys=self.keys,
