@@ -10,6 +10,7 @@
     ├── AlreadyTaken            409  choose another name
     ├── StillNeeded             409  wait for the end of what needs it
     ├── RequestTooLarge         413  send less
+    ├── RangeNotSatisfiable     416  ask for bytes that are there
     ├── LimitReached            429  wait, or ask for a higher limit
     ├── ServerOverloaded        503  try again
     ├── FileStoreUnavailable    503  try again
@@ -142,6 +143,13 @@ class RequestTooLarge(GatewayError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="request_too_large")
+
+
+class RangeNotSatisfiable(GatewayError):
+    """None of the bytes that are asked for is there."""
+
+    status = 416
+    type = "invalid_request_error"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ is gone: whoever dies in between leaves a blob without a row, which `remove_orph
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -71,8 +71,8 @@ class Filing:
 
     def __init__(self, database: Database, store: FileStore, settings: FilesSection) -> None:
         self.store = store
+        self.settings = settings
         self._database = database
-        self._settings = settings
         self._threads = FileThreads()
         self._uploads: list[TenantId] = []
 
@@ -115,9 +115,9 @@ class Filing:
             earlier = await _under_key(connection, caller, idempotency_key)
             ceiling = await self._ceiling(connection, caller)
         caps = Caps(
-            max_bytes=self._settings.max_file_bytes,
-            max_lines=self._settings.max_lines,
-            room=ceiling.room if earlier is None else self._settings.max_file_bytes,
+            max_bytes=self.settings.max_file_bytes,
+            max_lines=self.settings.max_lines,
+            room=ceiling.room if earlier is None else self.settings.max_file_bytes,
             no_room=ceiling.reached,
         )
         create = partial(self.store.create, caller.tenant) if earlier is None else None
@@ -131,7 +131,7 @@ class Filing:
     async def _record(self, upload: Upload, wanted: Wanted, blob: str) -> StoredFile:
         """The row, within the cap: uploads of a tenant are recorded one after the other."""
         caller, key, now = upload.caller, upload.idempotency_key, datetime.now(UTC)
-        keep = timedelta(days=self._settings.keep_days)
+        keep = timedelta(days=self.settings.keep_days)
         if wanted.keep_seconds is not None:
             keep = timedelta(seconds=wanted.keep_seconds)
         new = StoredFile(
@@ -166,13 +166,13 @@ class Filing:
             limits,
             stored,
             StorageOwner(caller.tenant, caller.tenant_name, caller.project, caller.key),
-            default=self._settings.max_tenant_bytes,
+            default=self.settings.max_tenant_bytes,
         )
 
     @contextmanager
     def _seat(self, tenant: TenantId) -> Iterator[None]:
         """One of the few uploads at once; of one tenant's there are at most half as many."""
-        most = self._settings.max_uploads
+        most = self.settings.max_uploads
         if len(self._uploads) >= most or self._uploads.count(tenant) >= most // 2:
             raise ServerOverloaded("Too many files are being uploaded at once; try again.")
         self._uploads.append(tenant)
@@ -206,7 +206,7 @@ class Filing:
                 newest_first=newest_first,
             )
 
-    async def read(self, stored: StoredFile, *, start: int, num_bytes: int) -> AsyncIterator[bytes]:
+    async def read(self, stored: StoredFile, *, start: int, num_bytes: int) -> AsyncGenerator[bytes]:
         """Part of what is in a file, in pieces. Raises BlobMissing, FileStoreUnavailable."""
         opened = await self._threads.run(partial(self.store.open, stored.blob, start=start))
         try:

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI knows of its own routes, and the inference routes beside them."""
+"""The OpenAPI document: what FastAPI knows of its own routes, and those beside them that are raw ASGI."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -12,9 +12,12 @@ from gateway.api.admin.described import COMPONENTS
 from gateway.api.admin.described import SECURITY as OPERATOR_SECURITY
 from gateway.api.admin.router import SHAPES as MANAGEMENT_SHAPES
 from gateway.api.batches import SHAPES as BATCH_SHAPES
+from gateway.api.file_description import SHAPES as FILE_SHAPES
+from gateway.api.file_description import describe_files
 from gateway.rendering import ErrorBody
 from gateway.requests.bodies import ChatMessages, CompletionPrompt, GenerationOptions
 
+_INFERENCE_ERRORS: Final = (400, 401, 403, 404, 413, 429, 500, 503, 504)
 _ERRORS: Final = {
     400: "The body cannot be used; `param` names the culprit.",
     401: "The API key is unknown, revoked or expired.",
@@ -38,7 +41,15 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         routes=routes,
     )
     _, schemas = msgspec.json.schema_components(
-        [GenerationOptions, ChatMessages, CompletionPrompt, ErrorBody, *MANAGEMENT_SHAPES, *BATCH_SHAPES],
+        [
+            GenerationOptions,
+            ChatMessages,
+            CompletionPrompt,
+            ErrorBody,
+            *FILE_SHAPES,
+            *BATCH_SHAPES,
+            *MANAGEMENT_SHAPES,
+        ],
         ref_template=COMPONENTS,
     )
     components = document.setdefault("components", {})
@@ -55,6 +66,7 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
             if (errors := _errors_below(path)) is not None:
                 operation["security"] = [{"key": []}]
                 operation["responses"].update({str(status): _error(status) for status in errors})
+    describe_files(document)
     return document
 
 
@@ -81,7 +93,7 @@ def _operation(name: str, tag: str, prompt: str) -> dict[str, Any]:
                         "text/event-stream": {"schema": {"type": "string"}},
                     },
                 },
-                **{str(status): _error(status) for status in _ERRORS},
+                **{str(status): _error(status) for status in _INFERENCE_ERRORS},
             },
         }
     }

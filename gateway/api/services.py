@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.db import Database
+from gateway.filing import Filing
 from gateway.generation import Generation
 from gateway.keys.caller import Caller
 from gateway.metrics import GatewayMetrics
@@ -30,6 +31,7 @@ class Services:
     keys: Authenticator
     catalogue: Catalogue
     generation: Generation
+    filing: Filing
     readiness: Readiness
     metrics: GatewayMetrics
     management: Management

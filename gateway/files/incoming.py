@@ -68,11 +68,15 @@ class Incoming:
         """Of what was written so far."""
         return self._hash.digest()
 
+    def check_size(self, num_bytes: int) -> None:
+        """Raises RequestTooLarge, or what says that there is no room, where it is to be so long."""
+        self._caps.check_size(num_bytes)
+
     async def write(self, chunk: bytes) -> None:
         """Appends. Raises RequestTooLarge, InvalidRequest, what says that there is no room, and
         FileStoreUnavailable.
         """
-        self._caps.check_size(self.num_bytes + len(chunk))
+        self.check_size(self.num_bytes + len(chunk))
         self.num_bytes += len(chunk)
         self._pending.append(chunk)
         self._num_pending += len(chunk)
