@@ -71,6 +71,12 @@ class Orders:
         os.mkfifo(blob)
         return batch
 
+    def make_endable(self, batch: Batch, content: bytes) -> None:
+        """From now on its file can be read to its end; who has begun before still waits."""
+        blob = self.directory / batch.input_blob
+        blob.unlink()
+        blob.write_bytes(content)
+
     async def now(self, customer: Customer, batch: Batch) -> Batch:
         """The batch as it is."""
         return await batch_intake.find(self.database, customer.caller, batch.id)
