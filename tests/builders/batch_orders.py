@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from engine.protocol import EngineDescription
 from gateway import batch_intake
 from gateway.batch_intake import Ticket, Wanted
 from gateway.batch_validators import BatchValidators
@@ -37,18 +38,22 @@ class Orders:
     directory: Path
 
     async def store(
-        self, customer: Customer, content: bytes, *, purpose: Purpose = Purpose.BATCH
+        self, customer: Customer, content: bytes | Iterable[bytes], *, purpose: Purpose = Purpose.BATCH
     ) -> StoredFile:
-        """A file of a customer's."""
+        """A file of a customer's, of all its bytes or of lines."""
+        pieces = [content] if isinstance(content, bytes) else (line + b"\n" for line in content)
         writer = LocalFileStore(self.directory).create(customer.tenant.id)
-        writer.write(content)
+        num_bytes = 0
+        for piece in pieces:
+            writer.write(piece)
+            num_bytes += len(piece)
         stored = StoredFile(
             id=new_file_id(),
             tenant=customer.tenant.id,
             project=customer.caller.project,
             purpose=purpose,
             filename="in.jsonl",
-            num_bytes=len(content),
+            num_bytes=num_bytes,
             sha256=b"",
             blob=writer.commit(),
             created_at=datetime.now(UTC),
@@ -58,7 +63,7 @@ class Orders:
             await files.insert(connection, stored)
         return stored
 
-    async def order(self, customer: Customer, content: bytes, **changes: Any) -> Batch:
+    async def order(self, customer: Customer, content: bytes | Iterable[bytes], **changes: Any) -> Batch:
         """A batch of these lines, which nobody has validated."""
         stored = await self.store(customer, content)
         return await batch_intake.create(self.database, customer.caller, wanted(stored, **changes))
@@ -81,9 +86,11 @@ class Orders:
         """The batch as it is."""
         return await batch_intake.find(self.database, customer.caller, batch.id)
 
-    async def until(self, customer: Customer, batch: Batch, status: BatchStatus) -> Batch:
+    async def until(
+        self, customer: Customer, batch: Batch, status: BatchStatus, *, timeout_seconds: float = 30
+    ) -> Batch:
         """The batch, once it has that status."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(timeout_seconds):
             while (found := await self.now(customer, batch)).status is not status:
                 assert not found.faults, found.faults
                 await asyncio.sleep(0.05)
@@ -92,9 +99,7 @@ class Orders:
 
 def wanted(stored: StoredFile, **changes: Any) -> Wanted:
     """An order for the chat endpoint."""
-    return Wanted(
-        **{"input_file": stored.id, "endpoint": CHAT, "completion_window": "24h", **changes}  # type: ignore[arg-type]
-    )
+    return Wanted(**{"input_file": stored.id, "endpoint": CHAT, "completion_window": "24h", **changes})
 
 
 async def ticket_of(database: Database, batch: Batch, *, epoch: int = 1) -> Ticket:
@@ -107,11 +112,16 @@ async def ticket_of(database: Database, batch: Batch, *, epoch: int = 1) -> Tick
 
 @asynccontextmanager
 async def running_validators(
-    database: Database, database_url: str, directory: Path, *, epoch: int = 1
+    database: Database,
+    database_url: str,
+    directory: Path,
+    *,
+    epoch: int = 1,
+    description: EngineDescription | None = None,
 ) -> AsyncIterator[BatchValidators]:
-    """The validators of a process that knows the model `tiny`."""
+    """The validators of a process that knows one model, `tiny` unless it is described."""
     catalogue = Catalogue()
-    await catalogue.learn(engine_description())
+    await catalogue.learn(description or engine_description())
     settings = GatewaySettings(
         database_url=database_url,
         files=FilesSection(directory=directory),

@@ -3,11 +3,17 @@
 import asyncio
 import os
 import signal
+import sys
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from gateway import batch_intake
+from gateway.batch_intake import Ticket
+from gateway.batch_validation import Rules
+from gateway.batch_validator import DATABASE_URL, Job, framed
+from gateway.batches.batch import Batch
 from gateway.batches.status import BatchStatus
 from gateway.db import Database
 from gateway.key_administration import change_key
@@ -38,9 +44,11 @@ async def test_a_batch_is_validated_line_by_line(
         found = await orders.until(customer, batch, BatchStatus.IN_PROGRESS)
     assert (found.model, found.num_items) == ("tiny", 6_000)
     stored = rows(database_url, "SELECT custom_id, first_byte, num_bytes FROM batch_item ORDER BY line")
-    content = b"\n".join(lines)
-    assert [content[first:][:num] for _, first, num in stored] == lines  # type: ignore[misc]
-    assert [custom_id for custom_id, *_ in stored] == [f"line-{number}" for number in range(6_000)]
+    starts = accumulate((len(line) + 1 for line in lines[:-1]), initial=0)
+    assert stored == [
+        (f"line-{number}", start, len(line))
+        for number, (start, line) in enumerate(zip(starts, lines, strict=True))
+    ]
     assert value(database_url, "SELECT sum(prompt_tokens)::int FROM batch_item") == found.enqueued_tokens
 
 
@@ -123,6 +131,45 @@ async def test_no_validator_outlives_its_gateway(
     orders.make_endable(batch, chat_line())
     async with running_validators(database, database_url, orders.directory, epoch=2):
         await orders.until(customer, batch, BatchStatus.IN_PROGRESS)
+
+
+async def test_a_validator_ends_with_who_began_it_even_when_that_was_killed(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    batch = await orders.order_endless(customer)
+    job = job_of(batch, orders.directory)
+    validator = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "gateway.batch_validator",
+        stdin=asyncio.subprocess.PIPE,
+        env={**os.environ, DATABASE_URL: database_url},
+    )
+    assert validator.stdin is not None
+    validator.stdin.write(framed(job))
+    await validator.stdin.drain()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(validator.wait(), timeout=2)
+    validator.stdin.close()  # as the kernel does for whoever is killed
+    async with asyncio.timeout(20):
+        assert await validator.wait() == 1
+
+
+def job_of(batch: Batch, directory: Path) -> Job:
+    return Job(
+        ticket=Ticket(
+            batch=batch.id,
+            tenant=batch.tenant,
+            tenant_name="acme",
+            project=batch.project,
+            key=batch.key,
+            epoch=1,
+        ),
+        rules=Rules(endpoint=batch.endpoint, max_lines=1, max_line_bytes=1),
+        blob=batch.input_blob,
+        models=[],
+        files={"directory": str(directory)},
+    )
 
 
 async def until_no_validator() -> None:
