@@ -30,6 +30,8 @@ from gateway.engines.client import (
 )
 from gateway.engines.directory import EngineDirectory, LastRecords
 from gateway.errors import JournalUnavailable, StoreUnavailable
+from gateway.files.places import file_store
+from gateway.filing import Filing
 from gateway.generation import Generation
 from gateway.keys.service import KeyService
 from gateway.metering import Metering
@@ -89,12 +91,14 @@ class Gateway:
             in_flight=metrics.in_flight,
             namespace_secret=bytes.fromhex(settings.secrets.cache_namespace),
         )
+        self._filing = Filing(self._database, file_store(settings.files), settings.files)
         self._readiness = Readiness(lambda: any(client.connected for client in self._directory.clients))
         self._beginning: asyncio.Task[None] | None = None
         self.services = Services(
             keys=self._keys,
             catalogue=self._catalogue,
             generation=self._generation,
+            filing=self._filing,
             readiness=self._readiness,
             metrics=metrics,
             management=self._management,
@@ -129,6 +133,7 @@ class Gateway:
         if self._readiness.store_answered:
             await self._metering.stop()
         await self._keys.stop()
+        self._filing.close()
         await self._management.database.close()
         await self._database.close()
 

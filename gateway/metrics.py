@@ -87,6 +87,14 @@ class GatewayMetrics:
                 registry=registry,
             )
         )
+        self.file_bytes = Labelled(
+            Counter(
+                "gateway_file_bytes",
+                "Bytes of tenants' files that were stored (in) and read (out)",
+                ("direction", "tenant"),
+                registry=registry,
+            )
+        )
         self.overhead = Histogram(
             "gateway_overhead_seconds",
             "Our own work on a request before it is queued, reserving included",

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI knows of its own routes, and the inference routes beside them."""
+"""The OpenAPI document: what FastAPI knows of its own routes, and those beside them that are raw ASGI."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -11,9 +11,12 @@ from starlette.routing import BaseRoute
 from gateway.api.admin.described import COMPONENTS
 from gateway.api.admin.described import SECURITY as OPERATOR_SECURITY
 from gateway.api.admin.router import SHAPES as MANAGEMENT_SHAPES
+from gateway.api.file_description import SHAPES as FILE_SHAPES
+from gateway.api.file_description import describe_files
 from gateway.rendering import ErrorBody
 from gateway.requests.bodies import ChatMessages, CompletionPrompt, GenerationOptions
 
+_INFERENCE_ERRORS: Final = (400, 401, 403, 404, 413, 429, 500, 503, 504)
 _ERRORS: Final = {
     400: "The body cannot be used; `param` names the culprit.",
     401: "The API key is unknown, revoked or expired.",
@@ -36,7 +39,7 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         routes=routes,
     )
     _, schemas = msgspec.json.schema_components(
-        [GenerationOptions, ChatMessages, CompletionPrompt, ErrorBody, *MANAGEMENT_SHAPES],
+        [GenerationOptions, ChatMessages, CompletionPrompt, ErrorBody, *FILE_SHAPES, *MANAGEMENT_SHAPES],
         ref_template=COMPONENTS,
     )
     components = document.setdefault("components", {})
@@ -53,6 +56,7 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         if path.startswith("/v1/models"):
             operations["get"]["security"] = [{"key": []}]
             operations["get"]["responses"].update({str(status): _error(status) for status in (401, 403, 404)})
+    describe_files(document)
     return document
 
 
@@ -73,7 +77,7 @@ def _operation(name: str, tag: str, prompt: str) -> dict[str, Any]:
                         "text/event-stream": {"schema": {"type": "string"}},
                     },
                 },
-                **{str(status): _error(status) for status in _ERRORS},
+                **{str(status): _error(status) for status in _INFERENCE_ERRORS},
             },
         }
     }
