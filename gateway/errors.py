@@ -8,6 +8,7 @@
     ├── PermissionDenied        403  use a key that may do this
     ├── NotFound                404  name a thing that exists
     ├── AlreadyTaken            409  choose another name
+    ├── StillNeeded             409  wait for the end of what needs it
     ├── RequestTooLarge         413  send less
     ├── LimitReached            429  wait, or ask for a higher limit
     ├── ServerOverloaded        503  try again
@@ -121,6 +122,16 @@ class AlreadyTaken(GatewayError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="already_exists")
+
+
+class StillNeeded(GatewayError):
+    """What is to go is needed by something that has not ended. Clients would retry a 409 at once: in vain."""
+
+    status = 409
+    type = "invalid_request_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="still_needed", should_retry=False)
 
 
 class RequestTooLarge(GatewayError):
