@@ -31,7 +31,6 @@ from gateway.tenants.ids import TenantId
 
 MOST_BATCHES: Final = 20
 FORGOTTEN_AT_ONCE: Final = 5_000
-OUTPUTS_KEPT: Final = timedelta(days=30)
 
 
 class LinesMissing(Exception):
@@ -39,17 +38,19 @@ class LinesMissing(Exception):
 
 
 class BatchFinishing:
-    """`on_ended` is told of each batch that got its last state here."""
+    """`on_ended` is told of each batch that got its last state here. Its files are kept for `keep_days`."""
 
     def __init__(
         self,
         database: Database,
         store: FileStore,
         *,
+        keep_days: int = 30,
         on_ended: Callable[[EndsAs, BatchFiles], None] = lambda _ends_as, _files: None,
     ) -> None:
         self._database = database
         self._store = store
+        self._keep = timedelta(days=keep_days)
         self._on_ended = on_ended
 
     async def turn(self, term: Rhythm) -> None:
@@ -93,8 +94,8 @@ class BatchFinishing:
     async def _end(self, ended: EndedBatch, written: BatchFiles) -> bool:
         """Whether the batch was still the same, and has its last state now."""
         now = datetime.now(UTC)
-        output = _row(ended, "output", written.output, now)
-        errors = _row(ended, "error", written.errors, now)
+        output = self._row(ended, "output", written.output, now)
+        errors = self._row(ended, "error", written.errors, now)
         async with self._database.tenant_transaction(ended.tenant) as connection:
             num_items = await outputs.lock_unchanged(connection, ended)
             if num_items is None:
@@ -114,6 +115,25 @@ class BatchFinishing:
             )
         return True
 
+    def _row(
+        self, ended: EndedBatch, name: str, written: WrittenFile | None, now: datetime
+    ) -> StoredFile | None:
+        if written is None:
+            return None
+        seconds = ended.output_expires_after_seconds
+        return StoredFile(
+            id=new_file_id(),
+            tenant=ended.tenant,
+            project=ended.project,
+            purpose=Purpose.BATCH_OUTPUT,
+            filename=f"{ended.id}_{name}.jsonl",
+            num_bytes=written.num_bytes,
+            sha256=written.sha256,
+            blob=written.blob,
+            created_at=now,
+            expires_at=now + (self._keep if seconds is None else timedelta(seconds=seconds)),
+        )
+
     async def _forget_lines(self, batch: BatchId, tenant: TenantId) -> None:
         """In several transactions: all rows of a large batch at once would take too long for one."""
         num_gone = FORGOTTEN_AT_ONCE
@@ -124,21 +144,3 @@ class BatchFinishing:
     def _remove(self, blobs: Iterable[str]) -> None:
         for blob in blobs:
             self._store.delete(blob)
-
-
-def _row(ended: EndedBatch, name: str, written: WrittenFile | None, now: datetime) -> StoredFile | None:
-    if written is None:
-        return None
-    seconds = ended.output_expires_after_seconds
-    return StoredFile(
-        id=new_file_id(),
-        tenant=ended.tenant,
-        project=ended.project,
-        purpose=Purpose.BATCH_OUTPUT,
-        filename=f"{ended.id}_{name}.jsonl",
-        num_bytes=written.num_bytes,
-        sha256=written.sha256,
-        blob=written.blob,
-        created_at=now,
-        expires_at=now + (OUTPUTS_KEPT if seconds is None else timedelta(seconds=seconds)),
-    )

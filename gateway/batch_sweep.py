@@ -6,7 +6,7 @@ who believe that they lead, each only does what the rows still ask for.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.batch_files import BatchFiles
 from gateway.batch_finishing import BatchFinishing
@@ -16,7 +16,7 @@ from gateway.batches.figures import Sample
 from gateway.batches.progress import items_per_second
 from gateway.batches.status import OPEN, EndsAs
 from gateway.db import Database
-from gateway.files.store import FileStore
+from gateway.filing import Filing
 from gateway.keys import queries as keys
 from gateway.leadership import Duty, Leadership
 from gateway.metrics import GatewayMetrics
@@ -26,36 +26,29 @@ LOCK: Final = 1
 SWEEP_SECONDS: Final = 1.0
 SAMPLE_SECONDS: Final = 5.0
 KEEP_SECONDS: Final = 60.0
+ORPHAN_SECONDS: Final = 600.0  # every blob is looked at
 FINISH_AGAIN_SECONDS: Final = 10.0
 MOST_BATCHES: Final = 500  # in one transaction
 MOST_ITEMS: Final = 5_000
 
 
-class Kept(Protocol):
-    """Files, as far as they have an end (`gateway.files.service`)."""
-
-    async def delete_expired(self) -> None:
-        """Removes files whose time is up."""
-
-    async def remove_orphans(self) -> None:
-        """Removes blobs that no row names."""
-
-
 class BatchSweep:
-    """One per gateway process; one of all leads. Batches that ended are kept for `keep_days`."""
+    """One per gateway process; one of all leads. Batches are kept for `keep_days` after their end."""
 
     def __init__(
         self,
         database: Database,
-        store: FileStore,
-        files: Kept,
+        filing: Filing,
         metrics: GatewayMetrics,
         *,
         keep_days: int,
+        keep_files_days: int,
     ) -> None:
         self._database = database
-        self._finishing = BatchFinishing(database, store, on_ended=partial(count_ended, metrics))
-        self._files = files
+        self._filing = filing
+        self._finishing = BatchFinishing(
+            database, filing.store, keep_days=keep_files_days, on_ended=partial(count_ended, metrics)
+        )
         self._metrics = metrics
         self._keep_days = keep_days
         self._leadership = Leadership(database, LOCK, self._duties)
@@ -85,6 +78,7 @@ class BatchSweep:
             ),
             Duty(trouble="batches are not watched", every_seconds=SAMPLE_SECONDS, turn=self.sample),
             Duty(trouble="old files and batches stay", every_seconds=KEEP_SECONDS, turn=self.forget_old),
+            Duty(trouble="blobs without a row stay", every_seconds=ORPHAN_SECONDS, turn=self._remove_orphans),
         )
 
     async def end_what_is_over(self, term: Rhythm) -> None:
@@ -94,10 +88,8 @@ class BatchSweep:
             await endings.close_windows(connection, most=MOST_BATCHES)
         async with self._database.system_transaction() as connection:
             await endings.end_cancelled(connection, most=MOST_BATCHES)
-        num_left = MOST_ITEMS
-        while num_left == MOST_ITEMS and not term.is_over:
-            async with self._database.system_transaction() as connection:
-                num_left = await endings.leave_unrun(connection, most=MOST_ITEMS)
+        while not term.is_over and await self._leave_unrun():
+            pass
         async with self._database.system_transaction() as connection:
             await endings.finalize_answered(connection, most=MOST_BATCHES)
 
@@ -115,14 +107,23 @@ class BatchSweep:
         self._metrics.oldest_batch_age.set(open_now.oldest_age_seconds)
 
     async def forget_old(self, term: Rhythm) -> None:
-        """Files whose time is up go, and blobs without a row, and batches that ended long ago."""
+        """Files whose time is up go, and batches that ended long ago."""
         await self._finishing.clear_up(term)
-        await self._files.delete_expired()
-        await self._files.remove_orphans()
-        num_gone = MOST_BATCHES
-        while num_gone == MOST_BATCHES and not term.is_over:
-            async with self._database.system_transaction() as connection:
-                num_gone = await outputs.forget_batches(connection, days=self._keep_days, most=MOST_BATCHES)
+        while not term.is_over and await self._filing.delete_expired():
+            pass
+        while not term.is_over and await self._forget_batches():
+            pass
+
+    async def _leave_unrun(self) -> int:
+        async with self._database.system_transaction() as connection:
+            return await endings.leave_unrun(connection, most=MOST_ITEMS)
+
+    async def _forget_batches(self) -> int:
+        async with self._database.system_transaction() as connection:
+            return await outputs.forget_batches(connection, days=self._keep_days, most=MOST_BATCHES)
+
+    async def _remove_orphans(self, _: Rhythm) -> None:
+        await self._filing.remove_orphans()
 
     async def _cancel_of_ended_keys(self) -> None:
         """A batch runs on behalf of the key that submitted it. Disabled tenants' batches wait instead."""

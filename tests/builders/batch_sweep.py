@@ -1,8 +1,6 @@
 """A leader's sweep over an unremarkable store of files, and what came out of it."""
 
 import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -11,31 +9,24 @@ from prometheus_client import CollectorRegistry
 from gateway.batch_finishing import BatchFinishing
 from gateway.batch_sweep import BatchSweep
 from gateway.db import Database
-from gateway.files.local_store import LocalFileStore
+from gateway.files.absent_store import AbsentFileStore
 from gateway.files.store import FileStore
+from gateway.filing import Filing
 from gateway.metrics import GatewayMetrics
 from gateway.rhythm import Rhythm
-
-
-class NoFiles:
-    """Files of which none has an end."""
-
-    async def delete_expired(self) -> None:
-        """None is."""
-
-    async def remove_orphans(self) -> None:
-        """There are none."""
+from gateway.settings import FilesSection
 
 
 def sweep_of(
     database: Database, store: FileStore | None = None, metrics: GatewayMetrics | None = None
 ) -> BatchSweep:
+    """Without a store, nothing comes out of it."""
     return BatchSweep(
         database,
-        store or LocalFileStore(Path(tempfile.gettempdir()) / "never-made" / "files"),
-        NoFiles(),
+        Filing(database, store or AbsentFileStore(), FilesSection()),
         metrics or GatewayMetrics(CollectorRegistry()),
         keep_days=30,
+        keep_files_days=30,
     )
 
 
