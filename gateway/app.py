@@ -19,6 +19,7 @@ from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
 from gateway.batch_sweep import BatchSweep
+from gateway.batch_validators import BatchValidators
 from gateway.config_follower import ConfigFollower
 from gateway.db import Database
 from gateway.dispatch import Dispatcher
@@ -107,6 +108,9 @@ class Gateway:
             keep_files_days=settings.files.keep_days,
         )
         self._readiness = Readiness(lambda: any(client.connected for client in self._directory.clients))
+        self._batch_validators = BatchValidators(
+            self._database, self._catalogue, settings, epoch=lambda: self._metering.epoch
+        )
         self._beginning: asyncio.Task[None] | None = None
         self.services = Services(
             keys=self._keys,
@@ -116,6 +120,7 @@ class Gateway:
             readiness=self._readiness,
             metrics=metrics,
             management=self._management,
+            database=self._database,
             settings=settings.gateway,
         )
 
@@ -141,6 +146,7 @@ class Gateway:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
         await self._batch_sweep.stop()
+        await self._batch_validators.stop()
         await self._upkeep.stop()
         await self._history.stop()
         await self._config.stop()
@@ -172,6 +178,7 @@ class Gateway:
         await self._history.start()
         await self._upkeep.start()
         await self._batch_sweep.start()
+        await self._batch_validators.start()
 
     async def _try_to_begin(self) -> Exception | None:
         """What keeps this life from beginning, if anything does."""

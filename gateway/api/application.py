@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from gateway.api import file_content, file_upload, files, health, models
+from gateway.api import batches, file_content, file_upload, files, health, models
 from gateway.api.admin.failures import render_bad_parameter, render_refused_change
 from gateway.api.admin.router import router as management
 from gateway.api.docs import add_docs
@@ -50,6 +50,7 @@ def build_application(lifespan: Lifespan) -> Entrance:
     app.router.routes.append(Route(file_content.ROUTE, ContentEndpoint(), methods=["GET"]))
     app.include_router(models.router)
     app.include_router(files.router)
+    app.include_router(batches.router)
     app.include_router(management)
     app.include_router(health.router)
     add_docs(app)

@@ -6,9 +6,9 @@ import msgspec
 
 from gateway.api import file_content, file_upload
 from gateway.api.admin.described import COMPONENTS
-from gateway.api.error_response import ErrorBody
 from gateway.api.file_form import ANCHOR, FILE, MAX_KEEP_SECONDS, MIN_KEEP_SECONDS, PURPOSE, SECONDS
 from gateway.api.file_view import DeletedFile, FileList, FileObject
+from gateway.rendering import ErrorBody
 
 SHAPES: Final = (FileObject, FileList, DeletedFile)
 _ERRORS: Final = {

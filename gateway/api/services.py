@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
+from gateway.db import Database
 from gateway.filing import Filing
 from gateway.generation import Generation
 from gateway.keys.caller import Caller
@@ -34,6 +35,7 @@ class Services:
     readiness: Readiness
     metrics: GatewayMetrics
     management: Management
+    database: Database
     settings: GatewaySection
 
 

@@ -66,6 +66,7 @@ class GatewayUnderTest:
             readiness=self.readiness,
             metrics=metrics,
             management=Management.connect(NO_STORE, b"pepper"),
+            database=Database.connect(NO_STORE, application_name="nobody"),
             settings=settings,
         )
 
