@@ -18,8 +18,7 @@ from gateway.api.entrance import Entrance
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
-from gateway.batch_sweep import BatchSweep
-from gateway.batch_validators import BatchValidators
+from gateway.batching import Batching
 from gateway.config_follower import ConfigFollower
 from gateway.db import Database
 from gateway.dispatch import Dispatcher
@@ -48,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 STORE_RETRY_SECONDS: Final = 0.5
 SETTLED_WITHIN_SECONDS: Final = 10.0
-NUM_SWEEP_CONNECTIONS: Final = 3  # one holds the lock of who leads; its work does not keep others from theirs
 
 
 class Gateway:
@@ -95,21 +93,15 @@ class Gateway:
             namespace_secret=bytes.fromhex(settings.secrets.cache_namespace),
         )
         self._filing = Filing(self._database, file_store(settings.files), settings.files)
-        self._sweep_database = Database.connect(
-            settings.database_url,
-            application_name="sluice batches",
-            pool_size=NUM_SWEEP_CONNECTIONS,
-        )
-        self._batch_sweep = BatchSweep(
-            self._sweep_database,
-            self._filing,
-            metrics,
-            keep_days=settings.gateway.batch_days,
-            keep_files_days=settings.files.keep_days,
-        )
         self._readiness = Readiness(lambda: any(client.connected for client in self._directory.clients))
-        self._batch_validators = BatchValidators(
-            self._database, self._catalogue, settings, epoch=lambda: self._metering.epoch
+        self._batching = Batching(
+            settings,
+            metering=self._metering,
+            filing=self._filing,
+            catalogue=self._catalogue,
+            directory=self._directory,
+            dispatcher=self._dispatcher,
+            metrics=metrics,
         )
         self._beginning: asyncio.Task[None] | None = None
         self.services = Services(
@@ -145,8 +137,7 @@ class Gateway:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
-        await self._batch_sweep.stop()
-        await self._batch_validators.stop()
+        await self._batching.stop()
         await self._upkeep.stop()
         await self._history.stop()
         await self._config.stop()
@@ -155,7 +146,6 @@ class Gateway:
             await self._metering.stop()
         await self._keys.stop()
         self._filing.close()
-        await self._sweep_database.close()
         await self._management.database.close()
         await self._database.close()
 
@@ -177,8 +167,7 @@ class Gateway:
         await self._directory.start()
         await self._history.start()
         await self._upkeep.start()
-        await self._batch_sweep.start()
-        await self._batch_validators.start()
+        await self._batching.start()
 
     async def _try_to_begin(self) -> Exception | None:
         """What keeps this life from beginning, if anything does."""
