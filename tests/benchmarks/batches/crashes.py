@@ -48,7 +48,7 @@ SEED: Final = 20_261_130
 VICTIMS: Final = ("worker", "engine", "Postgres")
 _DONE: Final = "SELECT line FROM batch_item WHERE state = 'done'"
 _CHARGES: Final = """
-    SELECT substring(request_id FROM '^batch_req_[0-9a-f]+_(\\\\d+)_')::int, prompt_tokens + completion_tokens
+    SELECT substring(request_id FROM '^batch_req_[0-9a-f]+_([0-9]+)_')::int, prompt_tokens + completion_tokens
     FROM usage_event
 """
 
@@ -62,6 +62,7 @@ class Installation:
     server: EmbeddedPostgres
     engine: "subprocess.Popen[bytes]"
     gateway: GatewayProcess | None = None
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     num_killed: Counter[str] = field(default_factory=Counter)
 
     def kill(self, victim: str, random: Random) -> None:
@@ -104,7 +105,7 @@ def run(options: Options) -> list[Figure]:
     num_kills = options.size(NUM_KILLS, smoke=SMOKE_KILLS)
     with TemporaryDirectory(prefix="sluice-bench-") as folder, _installation(Path(folder)) as installed:
         assert installed.gateway is not None
-        key = make_customer("batches", Limits(tokens_per_month=10**9), installed.gateway.environment)
+        key = make_customer("batches", Limits(tokens_per_month=10**9), installed.environment)
         with batch_client(installed.gateway.url, key) as client:
             content = chat_lines(
                 num_lines, model=MODEL, num_tokens=NUM_TOKENS, question=lambda n: f"Number {n}?"
@@ -199,7 +200,7 @@ def _installation(data_dir: Path) -> Iterator[Installation]:
         with running_gateway(
             data_dir / "gateway", environment, num_workers=NUM_WORKERS, cores=shared().gateway
         ) as gateway:
-            installed.gateway = gateway
+            installed.gateway, installed.environment = gateway, environment
             yield installed
     finally:
         installed.engine.kill()
