@@ -19,7 +19,7 @@ from gateway.files.store import FileStore
 from gateway.rhythm import Rhythm
 
 PAGE_LINES: Final = 500
-PAGE_BYTES: Final = 4 * 1024 * 1024
+PAGE_BYTES: Final = 1024 * 1024
 
 Row = TypeVar("Row", Result, UnrunItem)
 

@@ -20,6 +20,7 @@ from tests.builders.batch_sweep import sweep_of
 from tests.builders.batches import finish_lines, lease, make_batch
 from tests.builders.store import Customer, make_customer
 from tests.builders.store_rows import rows, until_rows, value
+from tests.builders.stored_gateway import starting_gateway
 
 pytestmark = pytest.mark.postgres
 
@@ -73,6 +74,20 @@ async def test_a_second_process_goes_on_when_the_leader_is_gone(
         batch = await make_batch(database, customer, num_items=1)
         await finish_lines(database, customer, batch, [1])
         await until_rows(database_url, BATCHES, [("completed", 1, 0)])
+
+
+class NoEngine:
+    """Where nobody listens."""
+
+    url = "ws://127.0.0.1:9"
+
+
+async def test_a_gateway_sweeps_while_no_engine_is_there(
+    database: Database, database_url: str, customer: Customer
+) -> None:
+    await make_batch(database, customer, num_items=0, status=BatchStatus.CANCELLING)
+    async with starting_gateway(database_url, NoEngine()):
+        await until_rows(database_url, BATCHES, [("cancelled", 0, 0)])
 
 
 async def test_progress_is_sampled_and_open_batches_are_counted(
