@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import resource
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError, RateLimitError
 
+from gateway import filing
 from gateway.administration import set_tenant_enabled
 from gateway.batches.status import OPEN, BatchStatus
 from gateway.db import Database
@@ -126,7 +128,10 @@ async def test_a_file_expires_when_its_upload_said(house: House) -> None:
     assert made.expires_at == made.created_at + 3_600
 
 
-async def test_lists_are_paged_by_age_in_both_directions(house: House) -> None:
+async def test_lists_are_paged_by_age_in_both_directions(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filing, "ROWS_AT_ONCE", 2)
     made = [await upload(house.url, house.customer.secret, b"%d\n" % number) for number in range(5)]
     async with house.openai() as client:
         assert [file.id async for file in client.files.list(limit=2)] == made[::-1]
@@ -501,3 +506,36 @@ async def test_a_gateway_without_a_place_for_files_says_so_at_the_first_upload(
     assert refused.status_code == 503
     assert "[files] directory" in refused.json()["error"]["message"]
     assert listed.json()["data"] == []
+
+
+async def test_a_long_upload_takes_little_memory(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    num_pieces, piece = 960, b"x" * 65_535 + b"\n"  # 60 MiB
+    grown: list[int] = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield part("purpose", b"batch") + part("file", b"", filename="a")[:-2]
+        before = resident_bytes()
+        for _ in range(num_pieces):
+            yield piece
+            grown.append(resident_bytes() - before)
+        yield b"\r\n" + form()
+
+    engine = WebSocketEngine(engine_description(), answer(5), secret=SHARED)
+    await engine.start()
+    customer = await make_customer(database)
+    files = FilesSection(directory=tmp_path)
+    async with (
+        stored_gateway(database_url, engine, files=files) as url,
+        client_of(url, customer.secret) as http,
+    ):
+        made = (await http.post("/v1/files", content=pieces(), headers=FORM, timeout=120)).json()
+    await engine.stop()
+    assert made["bytes"] == num_pieces * len(piece)
+    assert max(grown) < 20 * 1024 * 1024
+
+
+def resident_bytes() -> int:
+    """Memory that this process, gateway and client, has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
