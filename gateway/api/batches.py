@@ -1,7 +1,6 @@
 """`/v1/batches`: a file of requests to be answered within a time, as in the published API. Thin."""
 
-import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -15,9 +14,10 @@ from gateway.api.context import context_of
 from gateway.api.services import services_of
 from gateway.batch_intake import Wanted
 from gateway.batches.batch import Batch
-from gateway.batches.estimate import estimated_completion
 from gateway.batches.faults import Fault
 from gateway.batches.ids import BatchId
+from gateway.batches.progress import done_at
+from gateway.batches.status import BatchStatus
 from gateway.files.ids import FileId
 from gateway.keys.caller import Caller
 from gateway.keys.scope import Scope
@@ -206,9 +206,19 @@ async def _caller(request: Request) -> Caller:
 
 
 def _shown(batch: Batch) -> Response:
-    estimate = estimated_completion(batch, now=time.time())
-    headers = {} if estimate is None else {"x-sluice-batch-estimated-completion": str(estimate)}
-    return Response(msgspec.json.encode(_view(batch)), media_type="application/json", headers=headers)
+    return Response(
+        msgspec.json.encode(_view(batch)), media_type="application/json", headers=_estimate(batch)
+    )
+
+
+def _estimate(batch: Batch) -> dict[str, str]:
+    """When it will be done, where that can be told."""
+    if batch.status is not BatchStatus.IN_PROGRESS:
+        return {}
+    moment = done_at(
+        datetime.now(UTC), num_left=batch.num_left, rate=batch.items_per_second, expires_at=batch.expires_at
+    )
+    return {} if moment is None else {"x-sluice-batch-estimated-completion": str(int(moment.timestamp()))}
 
 
 def _view(batch: Batch) -> BatchView:

@@ -53,6 +53,16 @@ RULES: Final[dict[Route, Rule]] = {
     ("GET", "/v1/files/{file_id}"): Tenants(),
     ("GET", "/v1/files/{file_id}/content"): Tenants(),
     ("DELETE", "/v1/files/{file_id}"): Tenants(),  # behind all that want the file to be there
+    ("POST", "/v1/batches"): Tenants(
+        body={
+            "input_file_id": "{input_file_id}",
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        }
+    ),
+    ("GET", "/v1/batches"): Tenants(foreign=200),
+    ("GET", "/v1/batches/{batch_id}"): Tenants(),
+    ("POST", "/v1/batches/{batch_id}/cancel"): Tenants(),
     ("POST", "/admin/v1/tenants"): Operators(body={"name": "new"}),
     ("GET", "/admin/v1/tenants"): Operators(),
     ("GET", "/admin/v1/tenants/{tenant}"): Operators(),
