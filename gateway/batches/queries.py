@@ -86,7 +86,7 @@ async def add(connection: AsyncConnection, batch_id: BatchId, order: Order) -> B
         .returning(batch)
     )
     row = rows.mappings().one_or_none()
-    return None if row is None else _batch(row)
+    return None if row is None else batch_of(row)
 
 
 async def forget_old_key(connection: AsyncConnection, order: Order) -> None:
@@ -113,7 +113,7 @@ async def find_by_key(connection: AsyncConnection, order: Order) -> Batch | None
         )
     )
     row = rows.mappings().one_or_none()
-    return None if row is None else _batch(row)
+    return None if row is None else batch_of(row)
 
 
 async def find(
@@ -126,7 +126,7 @@ async def find(
         )
     )
     row = rows.mappings().one_or_none()
-    return None if row is None else _batch(row)
+    return None if row is None else batch_of(row)
 
 
 async def page(
@@ -146,7 +146,7 @@ async def page(
         )
         found = found.where(tuple_(batch.c.created_at, batch.c.id) < place.scalar_subquery())
     rows = await connection.execute(found)
-    return [_batch(row) for row in rows.mappings()]
+    return [batch_of(row) for row in rows.mappings()]
 
 
 async def cancel(
@@ -169,7 +169,7 @@ async def claim_for_validation(connection: AsyncConnection, *, epoch: int) -> Ba
     """The oldest batch that no other living process validates; from now on, this life does."""
     rows = await connection.execute(_CLAIM, {"epoch": epoch})
     row = rows.mappings().one_or_none()
-    return None if row is None else _batch(row)
+    return None if row is None else batch_of(row)
 
 
 async def lock_for_validator(
@@ -270,7 +270,8 @@ async def fail(
     )
 
 
-def _batch(row: RowMapping) -> Batch:
+def batch_of(row: RowMapping) -> Batch:
+    """A row as what it is of."""
     ends_as = row["ends_as"]
     return Batch(
         id=BatchId(row["id"]),
