@@ -49,7 +49,7 @@ def description_of(
 def window_of(limits: Limits, restrictions: Restrictions, *, num_gateways: int) -> protocol.Window:
     """Each gateway's share: enough waits here to fill the next steps, the rest in the gateways.
 
-    While offline work is paused all of it waits there: it keeps its place, and nobody's patience runs out here.
+    While offline work is paused all of it waits there, where it keeps its place.
     """
     interactive = -(-2 * limits.max_num_seqs // max(1, num_gateways))
     offline = 0 if restrictions.pauses_offline else -(-interactive // 2)
