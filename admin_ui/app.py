@@ -19,7 +19,7 @@ from admin_ui.context import AdminContext
 from admin_ui.errors import FormRefused, SignInNeeded
 from admin_ui.live import Broadcaster, LiveBoard, keep_publishing
 from admin_ui.page import redirect
-from admin_ui.pages import keys, overview, tenants
+from admin_ui.pages import batches, keys, overview, tenants
 from admin_ui.rendering import STATIC_FOLDER, Renderer
 from admin_ui.reveals import Reveals
 from admin_ui.security import SecurityHeaders, add_guards
@@ -46,7 +46,7 @@ def create_app(settings: AdminSettings) -> FastAPI:
     app.state.settings = settings
     app.mount("/static", StaticFiles(directory=STATIC_FOLDER), name="static")
     app.add_api_route("/healthz", _healthz)
-    for router in (login.router, overview.router, tenants.router, keys.router):
+    for router in (login.router, overview.router, tenants.router, keys.router, batches.router):
         app.include_router(router)
     for kind, handler in _ERROR_PAGES.items():
         app.add_exception_handler(kind, handler)

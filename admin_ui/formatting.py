@@ -91,6 +91,15 @@ def rate(value: float) -> str:
     return f"{value:.1f}" if 0 < value < 100 else f"{value:,.0f}"
 
 
+def num_bytes(value: int) -> str:
+    """A size in the unit that leaves it one to three digits: 512 B, 1.4 kB, 200 MB."""
+    size, units = float(value), iter(("B", "kB", "MB", "GB"))
+    unit = next(units)
+    while size >= 999.5 and (larger := next(units, None)) is not None:
+        size, unit = size / 1000, larger
+    return f"{size:.1f}{THIN_SPACE}{unit}" if size < 9.95 and unit != "B" else f"{size:.0f}{THIN_SPACE}{unit}"
+
+
 def limit(value: int | None) -> str:
     """A limit; None is no limit."""
     return "Unlimited" if value is None else count(value)

@@ -30,6 +30,7 @@ class Renderer:
         )
         self._environment.globals["static_version"] = _static_version()
         self._environment.filters.update(
+            bytes=formatting.num_bytes,
             count=formatting.count,
             day=formatting.day,
             duration=formatting.duration,

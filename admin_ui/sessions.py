@@ -44,7 +44,7 @@ async def _session(request: Request, context: AdminContext, *, is_visit: bool) -
 
 
 def _path_to_return_to(request: Request) -> str | None:
-    if request.method != "GET" or request.url.path in ("/", "/live"):
+    if request.method != "GET" or request.url.path == "/" or request.url.path.endswith("/live"):
         return None
     query = f"?{request.url.query}" if request.url.query else ""
     return request.url.path + query

@@ -24,6 +24,7 @@ COMMANDS: Final = (
     "operators",
     "scheduler",
     "usage",
+    "batch",
     "bench",
 )
 """Each is the `app` of the module of that name in deploy/commands."""

@@ -18,7 +18,7 @@ from gateway.api.entrance import Entrance
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
-from gateway.batch_validators import BatchValidators
+from gateway.batching import Batching
 from gateway.config_follower import ConfigFollower
 from gateway.db import Database
 from gateway.dispatch import Dispatcher
@@ -94,8 +94,14 @@ class Gateway:
         )
         self._filing = Filing(self._database, file_store(settings.files), settings.files)
         self._readiness = Readiness(lambda: any(client.connected for client in self._directory.clients))
-        self._batch_validators = BatchValidators(
-            self._database, self._catalogue, settings, epoch=lambda: self._metering.epoch
+        self._batching = Batching(
+            settings,
+            metering=self._metering,
+            filing=self._filing,
+            catalogue=self._catalogue,
+            directory=self._directory,
+            dispatcher=self._dispatcher,
+            metrics=metrics,
         )
         self._beginning: asyncio.Task[None] | None = None
         self.services = Services(
@@ -131,7 +137,7 @@ class Gateway:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
-        await self._batch_validators.stop()
+        await self._batching.stop()
         await self._upkeep.stop()
         await self._history.stop()
         await self._config.stop()
@@ -161,7 +167,7 @@ class Gateway:
         await self._directory.start()
         await self._history.start()
         await self._upkeep.start()
-        await self._batch_validators.start()
+        await self._batching.start()
 
     async def _try_to_begin(self) -> Exception | None:
         """What keeps this life from beginning, if anything does."""

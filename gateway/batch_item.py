@@ -173,6 +173,7 @@ class ItemRunner:
             first_token_deadline=now + self._timeout_seconds,
             idle_first_seconds=NEVER,
             idle_seconds=NEVER,
+            is_streamed=False,
         )
 
     # --- how it ended ------------------------------------------------------------------------------------

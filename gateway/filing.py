@@ -42,6 +42,7 @@ KEY_LIFE: Final = timedelta(hours=24)  # of idempotency keys
 ORPHAN_AFTER: Final = timedelta(hours=1)
 PUT_OFF: Final = timedelta(hours=1)  # a file that expires while a batch reads it
 READ_BYTES: Final = 256 * 1024
+ROWS_AT_ONCE: Final = 1_000
 _BLOBS_AT_ONCE: Final = 1_000
 
 logger = logging.getLogger(__name__)
@@ -192,19 +193,26 @@ class Filing:
         self, caller: Caller, *, purpose: Purpose | None, limit: int, after: FileId | None, newest_first: bool
     ) -> Sequence[StoredFile]:
         """At most `limit` files of the caller's project, by age; those behind `after`. Raises NotFound."""
+        found: list[StoredFile] = []
         async with self._database.tenant_transaction(caller.tenant) as connection:
             last = None
             if after is not None:
                 last = _there(await files.find(connection, caller.tenant, caller.project, after), after)
-            return await files.page(
-                connection,
-                caller.tenant,
-                caller.project,
-                purpose=purpose,
-                limit=limit,
-                after=last,
-                newest_first=newest_first,
-            )
+            while len(found) < limit:  # thousands of rows at once would keep the loop from all else
+                some = await files.page(
+                    connection,
+                    caller.tenant,
+                    caller.project,
+                    purpose=purpose,
+                    limit=min(ROWS_AT_ONCE, limit - len(found)),
+                    after=last,
+                    newest_first=newest_first,
+                )
+                if not some:
+                    break
+                found += some
+                last = some[-1]
+        return found
 
     async def read(self, stored: StoredFile, *, start: int, num_bytes: int) -> AsyncGenerator[bytes]:
         """Part of what is in a file, in pieces. Raises BlobMissing, FileStoreUnavailable."""

@@ -68,6 +68,7 @@ class Ledger(Protocol):
 class Call:
     """One request's identity and times (the loop's). `id` is ours and unique; `trace_id` may be the caller's.
 
+    Where it is not streamed, its text comes in few and large parts.
     `idle_first_seconds`, then every `idle_seconds`, an Idle event says that nothing has happened meanwhile.
     """
 
@@ -78,6 +79,7 @@ class Call:
     first_token_deadline: float
     idle_first_seconds: float
     idle_seconds: float
+    is_streamed: bool = True
 
 
 @dataclass(frozen=True)
@@ -270,7 +272,10 @@ class Generation:
         loop = asyncio.get_running_loop()
         while answer.reason is None:
             deadline = call.deadline if answer.transcript.num_tokens else call.first_token_deadline
-            events = await answer.stream.take(until=min(pace.idle_at, deadline))
+            events = await answer.stream.take(
+                until=min(pace.idle_at, deadline),
+                num_deltas=answer.num_deltas_until_look(is_streamed=call.is_streamed),
+            )
             if not events:
                 if loop.time() >= deadline:
                     raise answer.time_out()

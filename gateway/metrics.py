@@ -161,3 +161,26 @@ class GatewayMetrics:
             registry=registry,
             multiprocess_mode="livemin",
         )
+        self.batches_open = Labelled(
+            Gauge(
+                "gateway_batches_open",
+                "Batches that have not ended, of all tenants",
+                ("status",),
+                registry=registry,
+                multiprocess_mode="livemostrecent",  # whoever leads knows
+            )
+        )
+        self.oldest_batch_age = Gauge(
+            "gateway_batch_oldest_item_age_seconds",
+            "Time since the oldest batch that has not ended was submitted",
+            registry=registry,
+            multiprocess_mode="livemostrecent",
+        )
+        self.batch_items = Labelled(
+            Counter(
+                "gateway_batch_items",
+                "Items of batches that have ended, by what became of them",
+                ("outcome",),
+                registry=registry,
+            )
+        )

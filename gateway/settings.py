@@ -63,6 +63,7 @@ class GatewaySection(Section):
     journal_dir: Path | None = None
     """Where a worker writes down what the store does not have yet; None: a killed worker loses it."""
     usage_event_days: Annotated[int, Field(ge=1, le=36_500)] = 90
+    batch_days: Annotated[int, Field(ge=1, le=36_500)] = 30  # batches are listed so long after their end
     usage_minute_days: Annotated[int, Field(ge=8, le=36_500)] = 30  # reports go back a week by the minute
 
 

@@ -3,29 +3,25 @@
 Knows what an operator looks at first; the figures come from `live` and `figures`.
 """
 
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
-from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import Response
 
 from admin_ui.charts import Sparkline, sparkline, stacked
-from admin_ui.context import AdminContext, Context
+from admin_ui.context import Context
+from admin_ui.event_stream import StreamToken, event_stream
 from admin_ui.figures import EngineView, SloLine, answering, slo_lines, totals
 from admin_ui.formatting import measured, slo_name
 from admin_ui.live import HISTORY_SECONDS, Snapshot
 from admin_ui.page import show_page
-from admin_ui.sessions import SignedIn, Watching, session_token
+from admin_ui.sessions import SignedIn
 from engine.protocol import EngineStatus
-from gateway.errors import StoreUnavailable
-from gateway.operators import service
 
 router = APIRouter()
 
 MAX_WAITING_ROWS: Final = 8
 PARTIAL: Final = "overview/live.html"
-SESSION_CHECKED_EVERY: Final = 30  # snapshots, so about half a minute
-RECONNECT_AFTER_MS: Final = 2_000
 
 
 @router.get("/")
@@ -37,42 +33,13 @@ async def overview(request: Request, context: Context, session: SignedIn) -> Res
 
 
 @router.get("/live")
-async def live(request: Request, context: Context, _session: Watching) -> Response:
-    """Server-sent events: the page's live part, rendered anew every second. Ends when the session does."""
-    token = session_token(request, context)
-    assert token is not None
-    if context.streams.is_full(token):
-        return PlainTextResponse("Too many live pages are open in this browser.", status_code=429)
-    return StreamingResponse(
-        _events(context, token),
-        media_type="text/event-stream",
-        headers={"X-Accel-Buffering": "no"},
-    )
+async def live(context: Context, token: StreamToken) -> Response:
+    """The page's live part, rendered anew every second."""
 
+    async def draw(snapshot: Snapshot) -> str:
+        return context.renderer.render(PARTIAL, overview_values(snapshot))
 
-async def _events(context: AdminContext, token: str) -> AsyncIterator[str]:
-    with context.streams.opened(token):
-        yield f"retry: {RECONNECT_AFTER_MS}\n\n"
-        num_sent = 0
-        async for snapshot in context.broadcaster.follow():
-            if num_sent % SESSION_CHECKED_EVERY == 0 and not await _may_go_on(context, token):
-                yield event("signed-out", "")
-                return
-            num_sent += 1
-            yield event("overview", context.renderer.render(PARTIAL, overview_values(snapshot)))
-
-
-async def _may_go_on(context: AdminContext, token: str) -> bool:
-    try:
-        return await service.find_session(context.database, token, is_visit=False) is not None
-    except StoreUnavailable:  # the figures come from the engines: this is when they are needed
-        return True
-
-
-def event(name: str, text: str) -> str:
-    """One server-sent event; each line of the text becomes a data line."""
-    data = "\n".join(f"data: {line}" for line in text.splitlines() or [""])
-    return f"event: {name}\n{data}\n\n"
+    return event_stream(context, token, draw)
 
 
 def overview_values(snapshot: Snapshot) -> dict[str, Any]:

@@ -8,10 +8,11 @@ const region = document.querySelector("[data-live]");
 if (region) followLive(region);
 for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", copy);
 
-// One stream per browser: browsers open only six connections to a host, and a stream holds one. The tab that
-// has the lock opens the stream and tells the others. A hidden tab lets go.
+// One stream per browser and address: browsers open only six connections to a host, and a stream holds one. The
+// tab that has the lock opens the stream and tells the others. A hidden tab lets go.
 function followLive(region) {
-  const channel = new BroadcastChannel("sluice-live");
+  const name = `sluice-live ${region.dataset.live}`;
+  const channel = new BroadcastChannel(name);
   let stopLeading = null;
   let source = null;
   let poll = 0;
@@ -26,7 +27,7 @@ function followLive(region) {
 
   const openSource = () => {
     source = new EventSource(region.dataset.live);
-    source.addEventListener("overview", ({ data }) => { hear(data); channel.postMessage(data); });
+    source.addEventListener("drawn", ({ data }) => { hear(data); channel.postMessage(data); });
     source.addEventListener("signed-out", () => location.reload());
     source.onerror = () => { if (source?.readyState === EventSource.CLOSED) poll ||= setInterval(ask, POLL_EVERY_MS); };
   };
@@ -49,7 +50,7 @@ function followLive(region) {
     const waiting = new AbortController();
     stopLeading = () => waiting.abort();
     const lead = () => new Promise((done) => { stopLeading = done; openSource(); });
-    navigator.locks.request("sluice-live", { signal: waiting.signal }, lead).catch(() => {});
+    navigator.locks.request(name, { signal: waiting.signal }, lead).catch(() => {});
   };
   const stop = () => {
     close();

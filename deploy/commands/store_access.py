@@ -61,4 +61,5 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, emp
         table.add_column(column, overflow="fold")  # what is cut cannot be copied
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
-    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+    # What stands in a cell is text, whatever brackets and colons it has.
+    Console(width=None if sys.stdout.isatty() else WIDE, markup=False, emoji=False).print(table)

@@ -265,6 +265,7 @@ def _call(services: Services, context: RequestContext, request: InferenceRequest
         first_token_deadline=min(total, patience),
         idle_first_seconds=min(STATUS_WITHIN_SECONDS, services.settings.keepalive_seconds),
         idle_seconds=services.settings.keepalive_seconds,
+        is_streamed=request.stream,
     )
 
 

@@ -107,7 +107,7 @@ class Claimable:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedItem:
-    """A line that this life runs now. It is guarded by its `attempt`, which no other lease of it has."""
+    """A line that this life runs now. Whoever else had it has another `attempt`, or has let go of it."""
 
     batch: BatchId
     line: int

@@ -84,6 +84,9 @@ batch: Final = Table(
     _at("cancelled_at"),
     UniqueConstraint("tenant_id", "project_id", "idempotency_key"),
     Index(None, "tenant_id", "project_id", "created_at", "id"),
+    Index(None, "tenant_id", "created_at", "id"),  # these three: pages for operators
+    Index(None, "status", "created_at", "id"),
+    Index(None, "created_at", "id"),
     Index(None, "input_file_id"),
     Index("ix_batch_open", "status", postgresql_where=text(f"status in ({_OPEN})")),
     CheckConstraint(f"status in ({_STATUSES})", name="status_known"),

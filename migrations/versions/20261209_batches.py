@@ -85,6 +85,9 @@ def upgrade() -> None:
         sa.UniqueConstraint('tenant_id', 'project_id', 'idempotency_key', name=op.f('uq_batch_tenant_id_project_id_idempotency_key')),
     )
     op.create_index('ix_batch_tenant_id_project_id_created_at_id', 'batch', ['tenant_id', 'project_id', 'created_at', 'id'])
+    op.create_index('ix_batch_tenant_id_created_at_id', 'batch', ['tenant_id', 'created_at', 'id'])
+    op.create_index('ix_batch_status_created_at_id', 'batch', ['status', 'created_at', 'id'])
+    op.create_index('ix_batch_created_at_id', 'batch', ['created_at', 'id'])
     op.create_index('ix_batch_input_file_id', 'batch', ['input_file_id'])
     op.create_index('ix_batch_open', 'batch', ['status'],
         postgresql_where=sa.text("status in ('validating', 'in_progress', 'finalizing', 'cancelling')"))

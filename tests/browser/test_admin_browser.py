@@ -2,18 +2,24 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from selenium.webdriver.common.by import By
+from sqlalchemy import update
 
 from engine.protocol import ClassCounts, SloRow
+from gateway.batches.ids import BatchId
+from gateway.batches.tables import batch
 from gateway.db import Database
 from gateway.operators.service import create_invite
 from tests.builders.admin_process import AdminProcess
 from tests.builders.admin_site import ENGINE_SECRET, PASSWORD
+from tests.builders.batches import finish_lines, make_batch
 from tests.builders.browser import CHROMEDRIVER, CHROMIUM, Browser, chromium
+from tests.builders.store import make_customer
 from tests.fakes.reporting_engine import ReportingEngine
 
 pytestmark = [
@@ -53,9 +59,29 @@ def browser(process: AdminProcess, database_url: str, tmp_path: Path) -> Iterato
 
 
 async def invite(database_url: str) -> str:
+    async with connected(database_url) as database:
+        return await create_invite(database)
+
+
+async def half_done_batch(database_url: str) -> BatchId:
+    async with connected(database_url) as database:
+        customer = await make_customer(database, "acme")
+        made = await make_batch(database, customer, num_items=4)
+        await finish_lines(database, customer, made, [1])
+        await finish_lines(database, customer, made, [2], status=400)
+    return made
+
+
+async def change_batch(database_url: str, batch_id: BatchId, **values: object) -> None:
+    async with connected(database_url) as database, database.system_transaction() as connection:
+        await connection.execute(update(batch).where(batch.c.id == batch_id).values(**values))
+
+
+@asynccontextmanager
+async def connected(database_url: str) -> AsyncIterator[Database]:
     database = Database.connect(database_url, application_name="test")
     try:
-        return await create_invite(database)
+        yield database
     finally:
         await database.close()
 
@@ -102,6 +128,28 @@ def test_the_overview_follows_the_engine_without_a_reload(browser: Browser, engi
     assert browser.complaints() == []
 
 
+def test_a_batch_s_bar_moves_by_itself_and_the_batch_is_cancelled(
+    browser: Browser, database_url: str
+) -> None:
+    batch_id = asyncio.run(half_done_batch(database_url))
+    browser.open("/batches")
+    bar = "document.querySelector('[role=progressbar]')"
+    browser.until(f"{bar}.getAttribute('aria-valuenow') === '2'")
+    browser.driver.execute_script("window.sameDocument = true")
+    asyncio.run(change_batch(database_url, batch_id, num_completed=2))
+    browser.until(f"{bar}.getAttribute('aria-valuenow') === '3'")
+    assert browser.driver.execute_script(f"return {bar}.querySelector('.blocks-used').getBBox().width") > 0
+    assert browser.driver.execute_script("return window.sameDocument")
+    browser.press(batch_id)
+    browser.until_it_shows("3 of 4")
+    browser.press("Cancel")
+    browser.press("Cancel batch")
+    browser.until_it_shows("The batch is being cancelled.")
+    asyncio.run(change_batch(database_url, batch_id, status="cancelled"))
+    browser.until_it_shows("Cancelled")
+    assert browser.complaints() == []
+
+
 def test_many_tabs_share_one_stream(browser: Browser, engine: ReportingEngine) -> None:
     for _ in range(8):  # a browser opens six connections to a host: without sharing, the seventh hangs
         browser.driver.switch_to.new_window("tab")
@@ -120,13 +168,16 @@ def test_signing_out_elsewhere_ends_what_a_page_may_do(browser: Browser) -> None
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [375, 768, 1440])
-def test_no_page_scrolls_sideways(browser: Browser, width: int, dark: bool) -> None:
+def test_no_page_scrolls_sideways(browser: Browser, database_url: str, width: int, dark: bool) -> None:
     create_tenant(browser, "a-name-without-any-space-that-is-as-long-as-names-may-be-64-char")
     tenant_path = browser.driver.current_url.split("/", 3)[3]
     issue_key(browser, "another-name-without-any-space-that-is-as-long-as-names-may-be-6")
     browser.resize(width, dark=dark)
     wide = {"the page with a secret"} if browser.scrolls_sideways() else set()
-    for path in ("/", "/tenants", "/tenants/new", f"/{tenant_path}", "/keys", "/keys/new", "/nowhere"):
+    made = asyncio.run(half_done_batch(database_url))
+    batches = ("/batches", f"/batches/{made}", f"/batches/{made}/cancel")
+    others = ("/", "/tenants", "/tenants/new", f"/{tenant_path}", "/keys", "/keys/new", "/nowhere")
+    for path in (*others, *batches):
         browser.open(path)
         if browser.scrolls_sideways():
             wide.add(path)

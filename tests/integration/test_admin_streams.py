@@ -61,7 +61,7 @@ async def open_stream(operator: httpx.AsyncClient) -> AsyncIterator[Stream]:
     """A stream of which the first event has come."""
     async with operator.stream("GET", "/live") as answer:
         stream = Stream(answer)
-        await stream.until("event: overview")
+        await stream.until("event: drawn")
         yield stream
 
 

@@ -5,7 +5,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from admin_ui.charts import sparkline, stacked
-from admin_ui.formatting import Unit, duration, measured, milliseconds, percent, rate, since, slo_name
+from admin_ui.formatting import (
+    Unit,
+    duration,
+    measured,
+    milliseconds,
+    num_bytes,
+    percent,
+    rate,
+    since,
+    slo_name,
+)
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -54,6 +64,22 @@ def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (12.34, "12.3"), (1234.5, "1,234")])
 def test_a_rate_has_a_decimal_while_it_is_small(value: float, text: str) -> None:
     assert rate(value) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_000, "1.0 kB"),
+        (9_960, "10 kB"),
+        (999_700, "1.0 MB"),
+        (200_000_000, "200 MB"),
+        (5_000_000_000_000, "5000 GB"),
+    ],
+)
+def test_a_size_has_a_unit_that_fits(size: int, text: str) -> None:
+    assert plain(num_bytes(size)) == text
 
 
 @pytest.mark.parametrize(
