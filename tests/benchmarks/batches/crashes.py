@@ -22,7 +22,7 @@ from typing import Any, Final
 import psycopg
 
 from deploy import embedded_postgres
-from deploy.embedded_postgres import EmbeddedPostgres
+from deploy.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.run import upgrade
 from tests.benchmarks.batches.client import ENDED, BatchClient, Files, batch_client, chat_lines
 from tests.benchmarks.gateway.cores import shared
@@ -71,7 +71,7 @@ class Installation:
         if victim == "Postgres":
             os.kill(self.server.pid, signal.SIGKILL)
             self.server.stop()
-            self.server = embedded_postgres.start(self.data_dir)
+            self.server = _started_again(self.data_dir)
         elif victim == "engine":
             self.engine.kill()
             self.engine.wait()
@@ -206,6 +206,16 @@ def _installation(data_dir: Path) -> Iterator[Installation]:
         installed.engine.kill()
         installed.engine.wait()
         installed.server.stop()
+
+
+def _started_again(data_dir: Path) -> EmbeddedPostgres:
+    """Tried until nothing of the killed server is left that keeps a new one from its memory."""
+    while True:
+        try:
+            return embedded_postgres.start(data_dir)
+        except EmbeddedPostgresError as error:
+            progress(f"crashes: {error}"[:100])
+            time.sleep(LOOK_SECONDS)
 
 
 def _settings(installed: Installation) -> dict[str, str]:

@@ -1,8 +1,10 @@
-"""Files whose time is over, and blobs that nobody knows: what goes, and what has to stay."""
+"""What is recorded and what goes: at the limit, after a crash, when a file's time is over."""
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -145,6 +147,24 @@ async def test_what_was_refused_at_last_leaves_nothing(
             await filing.keep(second, WANTED)
     assert on_disk(tmp_path) == [tmp_path / kept.blob]
     assert value(database_url, "SELECT sum(num_bytes)::int FROM file") == 600
+
+
+async def test_the_limit_is_exact_over_replicas_that_record_at_once(
+    filing: Filing, customer: Customer, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    replica = Filing(database, filing.store, filing.settings)
+    async with AsyncExitStack() as stack:
+        ready = []
+        for number in range(10):
+            place = (filing, replica)[number % 2]
+            upload = await stack.enter_async_context(place.uploading(customer.caller))
+            await upload.incoming.write(b"x" * 300)
+            ready.append(place.keep(upload, WANTED))
+        kept = await asyncio.gather(*ready, return_exceptions=True)
+    replica.close()
+    assert sorted(type(outcome).__name__ for outcome in kept) == ["LimitReached"] * 7 + ["StoredFile"] * 3
+    assert value(database_url, "SELECT sum(num_bytes)::int FROM file") == 900
+    assert len(on_disk(tmp_path)) == 3
 
 
 async def test_a_file_whose_bytes_cannot_be_removed_is_gone_all_the_same(
