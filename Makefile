@@ -21,7 +21,7 @@ PYTEST_BY_TWO := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-slow check format bench bench-scheduler bench-engine bench-gateway bench-peers soak clean
+.PHONY: help serve test test-slow check format bench bench-scheduler bench-engine bench-gateway bench-batches bench-peers soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ bench-peers: $(VENV)/.development ## Ours beside llama.cpp, vLLM and OpenVINO un
 bench-engine: $(VENV)/.development ## Where a step's time goes on this CPU, operator by operator, and what each type brings
 	$(BIN)/python -m tests.benchmarks.engine $(ARGS)
 	$(BIN)/python -m tests.benchmarks.accuracy
+
+bench-batches: $(VENV)/.development ## What batches promise: speed, fifty kills, the real model beside people (ARGS="crashes")
+	$(BIN)/python -m tests.benchmarks.batches $(ARGS)
 
 bench-gateway: $(VENV)/.development ## What the gateway promises, with real workers (25 minutes; ARGS="latency saturation")
 	$(BIN)/python -m tests.benchmarks.gateway $(ARGS)

@@ -10,7 +10,17 @@ from deploy.data_directory import SECRET_NAMES, DataDirectory
 from deploy.failure import Failure
 from gateway.setting_sources import CONFIG_VARIABLE
 
-KNOWN_SETTINGS = {"admin", "data_dir", "database_url", "engine", "gateway", "scheduler", "secrets", "slo"}
+KNOWN_SETTINGS = {
+    "admin",
+    "data_dir",
+    "database_url",
+    "engine",
+    "files",
+    "gateway",
+    "scheduler",
+    "secrets",
+    "slo",
+}
 DEFAULT_DATA_DIR = Path("sluice-data")
 
 

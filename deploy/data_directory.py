@@ -36,6 +36,11 @@ class DataDirectory:
         return self.path / "journal"
 
     @property
+    def files(self) -> Path:
+        """Files of tenants, where no other place is set."""
+        return self.path / "files"
+
+    @property
     def admin_url(self) -> Path:
         """Where the admin UI was last served."""
         return self.path / "admin-url"

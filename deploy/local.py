@@ -135,7 +135,12 @@ class LocalServer:
         """Tells the children where the others are, and gives an embedded store its secrets."""
         if configured_url(None) is None:
             configuration.use_secrets_of(self._directory)
-        configuration.set_defaults({"gateway.journal_dir": str(self._directory.journal)})
+        configuration.set_defaults(
+            {
+                "gateway.journal_dir": str(self._directory.journal),
+                "files.directory": str(self._directory.files),
+            }
+        )
         configuration.set_options(
             {
                 "data_dir": str(self._directory.path),

@@ -24,6 +24,7 @@ from engine.core.guard import Guard
 from engine.core.guardrails import Mode, Move
 from engine.core.limits import Limits
 from engine.core.outcome import Broken, Ended, Outcome, Refusal, RefusalReason, Refused
+from engine.core.rungs import Restrictions
 from engine.core.scheduler import Scheduler
 from engine.core.sequence import Sequence, SequenceClass, WaitReason
 from engine.core.service import TenantLoad
@@ -124,6 +125,7 @@ class Snapshot:
     config_revision: int
     guardrail_mode: Mode
     guardrail_level: int
+    restrictions: Restrictions
     guardrail_moves: tuple[Move, ...]
     waiting_reasons: Mapping[tuple[str, SequenceClass, WaitReason], int]
     tenants: tuple[TenantLoad, ...]
@@ -433,6 +435,7 @@ class EngineLoop:
             config_revision=self._config_revision,
             guardrail_mode=self._guard.rails.mode,
             guardrail_level=self._guard.rails.level,
+            restrictions=self._guard.rails.restrictions,
             guardrail_moves=tuple(self._guard.rails.recent_moves),
             waiting_reasons=reasons,
             tenants=tuple(loads),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from engine import protocol, translation
 from engine.core.limits import Limits
+from engine.core.rungs import Restrictions
 from engine.core.sequence import SequenceClass
 from engine.loop import Snapshot
 from engine.models.description import ModelDescription
@@ -45,10 +46,14 @@ def description_of(
     )
 
 
-def window_of(limits: Limits, *, num_gateways: int) -> protocol.Window:
-    """Each gateway's share: enough waits here to fill the next steps, the rest in the gateways."""
+def window_of(limits: Limits, restrictions: Restrictions, *, num_gateways: int) -> protocol.Window:
+    """Each gateway's share: enough waits here to fill the next steps, the rest in the gateways.
+
+    While offline work is paused all of it waits there, where it keeps its place.
+    """
     interactive = -(-2 * limits.max_num_seqs // max(1, num_gateways))
-    return protocol.Window(interactive=interactive, offline=-(-interactive // 2))
+    offline = 0 if restrictions.pauses_offline else -(-interactive // 2)
+    return protocol.Window(interactive=interactive, offline=offline)
 
 
 def status_of(

@@ -328,7 +328,8 @@ class EngineServer:
 
     def _window(self) -> protocol.Window:
         num_gateways = sum(not connection.hello.observer for connection in self._connections)
-        return self_report.window_of(self._engine_loop.snapshot.limits, num_gateways=num_gateways)
+        snapshot = self._engine_loop.snapshot
+        return self_report.window_of(snapshot.limits, snapshot.restrictions, num_gateways=num_gateways)
 
     # --- plain HTTP ------------------------------------------------------------------------------------
 

@@ -41,12 +41,24 @@ class Answer:
         self.outcome = Outcome.CANCELLED  # whoever leaves early leaves without a word
         self._prompt_param = prompt_param
         self._engine_usage: Usage | None = None
+        self._num_unread_tokens = 0  # that came after the answer was over
+
+    def num_deltas_until_look(self, *, is_streamed: bool) -> int:
+        """How many deltas may come before somebody must look at them; each brings at least a token.
+
+        Nobody reads an answer in parts that is not streamed, but stop strings and payment need to be seen to.
+        The first delta is always looked at: it tells how long the answer took to begin.
+        """
+        if is_streamed or self.transcript.num_tokens == 0 or self.transcript.has_stops:
+            return 1
+        return self.extension.num_tokens_until_due(self.transcript.num_tokens)
 
     @property
     def usage(self) -> Usage:
         """What to charge: the engine's count, less what ran past a stop string; without one, what arrived."""
-        num_prompt = len(self.stream.request.prompt_ids) if self.transcript.num_tokens else 0
-        counted = self._engine_usage or Usage(num_prompt, 0, self.transcript.num_tokens)
+        num_tokens = self.transcript.num_tokens + self._num_unread_tokens
+        num_prompt = len(self.stream.request.prompt_ids) if num_tokens else 0
+        counted = self._engine_usage or Usage(num_prompt, 0, num_tokens)
         if not self.transcript.stopped:
             return counted
         return Usage(counted.prompt_tokens, counted.cached_tokens, self.transcript.num_tokens)
@@ -84,6 +96,8 @@ class Answer:
                 self._engine_usage = event.usage
             elif isinstance(event, Refused):
                 self._engine_usage = NOTHING_USED
+            elif isinstance(event, TokenDelta):
+                self._num_unread_tokens += len(event.token_ids)
 
     def _add(self, delta: TokenDelta) -> str:
         text = self.transcript.add(delta.token_ids)

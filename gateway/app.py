@@ -18,6 +18,7 @@ from gateway.api.entrance import Entrance
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
+from gateway.batching import Batching
 from gateway.config_follower import ConfigFollower
 from gateway.db import Database
 from gateway.dispatch import Dispatcher
@@ -30,6 +31,8 @@ from gateway.engines.client import (
 )
 from gateway.engines.directory import EngineDirectory, LastRecords
 from gateway.errors import JournalUnavailable, StoreUnavailable
+from gateway.files.places import file_store
+from gateway.filing import Filing
 from gateway.generation import Generation
 from gateway.keys.service import KeyService
 from gateway.metering import Metering
@@ -86,17 +89,30 @@ class Gateway:
             ledger=self._metering,
             dispatcher=self._dispatcher,
             metrics=metrics,
+            in_flight=metrics.in_flight,
             namespace_secret=bytes.fromhex(settings.secrets.cache_namespace),
         )
+        self._filing = Filing(self._database, file_store(settings.files), settings.files)
         self._readiness = Readiness(lambda: any(client.connected for client in self._directory.clients))
+        self._batching = Batching(
+            settings,
+            metering=self._metering,
+            filing=self._filing,
+            catalogue=self._catalogue,
+            directory=self._directory,
+            dispatcher=self._dispatcher,
+            metrics=metrics,
+        )
         self._beginning: asyncio.Task[None] | None = None
         self.services = Services(
             keys=self._keys,
             catalogue=self._catalogue,
             generation=self._generation,
+            filing=self._filing,
             readiness=self._readiness,
             metrics=metrics,
             management=self._management,
+            database=self._database,
             settings=settings.gateway,
         )
 
@@ -121,6 +137,7 @@ class Gateway:
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
+        await self._batching.stop()
         await self._upkeep.stop()
         await self._history.stop()
         await self._config.stop()
@@ -128,6 +145,7 @@ class Gateway:
         if self._readiness.store_answered:
             await self._metering.stop()
         await self._keys.stop()
+        self._filing.close()
         await self._management.database.close()
         await self._database.close()
 
@@ -149,6 +167,7 @@ class Gateway:
         await self._directory.start()
         await self._history.start()
         await self._upkeep.start()
+        await self._batching.start()
 
     async def _try_to_begin(self) -> Exception | None:
         """What keeps this life from beginning, if anything does."""

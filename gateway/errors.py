@@ -8,7 +8,9 @@
     ├── PermissionDenied        403  use a key that may do this
     ├── NotFound                404  name a thing that exists
     ├── AlreadyTaken            409  choose another name
+    ├── StillNeeded             409  wait for the end of what needs it
     ├── RequestTooLarge         413  send less
+    ├── RangeNotSatisfiable     416  ask for bytes that are there
     ├── LimitReached            429  wait, or ask for a higher limit
     ├── ServerOverloaded        503  try again
     ├── FileStoreUnavailable    503  try again
@@ -123,6 +125,16 @@ class AlreadyTaken(GatewayError):
         super().__init__(message, code="already_exists")
 
 
+class StillNeeded(GatewayError):
+    """What is to go is needed by something that has not ended. Clients would retry a 409 at once: in vain."""
+
+    status = 409
+    type = "invalid_request_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="still_needed", should_retry=False)
+
+
 class RequestTooLarge(GatewayError):
     """The body is over the size cap."""
 
@@ -131,6 +143,13 @@ class RequestTooLarge(GatewayError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="request_too_large")
+
+
+class RangeNotSatisfiable(GatewayError):
+    """None of the bytes that are asked for is there."""
+
+    status = 416
+    type = "invalid_request_error"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,18 @@ its number, so that nothing is told twice.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.batches import claims
+from gateway.batches import results as batch_results
+from gateway.batches.ids import BatchId
+from gateway.batches.results import ItemResult
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
 from gateway.logs import Trouble
@@ -36,6 +41,8 @@ TICK_SECONDS: Final = 0.25
 IDLE_RETURNS_WITHIN_SECONDS: Final = 0.6  # so long a request waits for credit that is idle elsewhere
 ASK_AGAIN_SECONDS: Final = 0.05
 MAX_EVENTS: Final = 5_000  # in one transaction
+MAX_ITEMS: Final = 1_000
+MAX_RESULT_CHARACTERS: Final = 8_000_000
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +83,29 @@ class Waiting:
         self.answer.set_result(hold)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EndedItem:
+    """A batch's item that has ended here. What it holds is let go in the exchange that tells its result.
+
+    Without a `hold` and an `event` nothing was reserved for it, and nothing used.
+    `share_error` is by how much its tenant's share of batches was charged too little when it was claimed.
+    """
+
+    tenant: TenantId
+    result: ItemResult
+    event: UsageEvent | None
+    hold: Hold | None
+    share_error: float
+
+
+@dataclass(frozen=True)
+class ToldItem:
+    """An ended item, and what it spent of each bucket: taken back should its lease turn out to be lost."""
+
+    ended: EndedItem
+    spent: Mapping[BucketId, float]
+
+
 @dataclass(kw_only=True)
 class Message:
     """What one exchange tells; told again as it is until it has arrived."""
@@ -83,7 +113,17 @@ class Message:
     number: int
     returns: dict[BucketId, Return]
     events: list[UsageEvent]
+    items: list[ToldItem]
     num_live: dict[TenantId, int]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What of a message counts."""
+
+    events: list[UsageEvent]
+    returns: dict[BucketId, Return]
+    shares: dict[TenantId, float]
 
 
 @dataclass(kw_only=True)
@@ -120,6 +160,7 @@ class Exchange:
         self._number = 0
         self._waiting: list[Waiting] = []
         self._events: list[UsageEvent] = []
+        self._items: list[EndedItem] = []
         self._num_live: dict[TenantId, int] = {}
         self._untold: Message | None = None
         self._call = asyncio.Event()
@@ -134,7 +175,8 @@ class Exchange:
     @property
     def num_untold(self) -> int:
         """Events that the store does not have."""
-        return len(self._events) + (len(self._untold.events) if self._untold else 0)
+        under_way = len(self._untold.events) + len(self._untold.items) if self._untold else 0
+        return len(self._events) + len(self._items) + under_way
 
     # --- for the requests --------------------------------------------------------------------------------
 
@@ -155,6 +197,15 @@ class Exchange:
     def record(self, event: UsageEvent) -> None:
         """Queues an event for the ledger."""
         self._events.append(event)
+
+    def record_item(self, ended: EndedItem) -> None:
+        """Queues an item's result, with all that moves by it."""
+        self._items.append(ended)
+
+    def unrecorded_items(self) -> set[tuple[BatchId, int]]:
+        """Items that have ended and are not told yet, as far as is known."""
+        told = [one.ended for one in self._untold.items] if self._untold else []
+        return {ended.result.item for ended in [*self._items, *told]}
 
     def note_live(self, tenant: TenantId, num_live: int) -> None:
         """How many requests of a tenant live now."""
@@ -198,13 +249,17 @@ class Exchange:
         """Tells all that is untold and gives everything back, however long that takes. Raises LifeEnded."""
         for credit in self._wallet:
             credit.is_retired = True
-        while self._events or self._untold or self._num_live or any(credit.pool for credit in self._wallet):
+        while self._has_more_to_tell():
             self._next_tick = 0.0
             try:
                 await self.once()
             except StoreUnavailable as error:
                 self._trouble.note(error, is_foreseeable=True)
                 await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    def _has_more_to_tell(self) -> bool:
+        is_told = not (self._events or self._items or self._untold or self._num_live)
+        return not is_told or any(credit.pool for credit in self._wallet)
 
     async def once(self) -> None:
         """One exchange. Raises StoreUnavailable; whether it took effect is then told by the next one."""
@@ -232,8 +287,27 @@ class Exchange:
     def _compose(self, *, is_tick: bool) -> Message:
         events, self._events = self._events[:MAX_EVENTS], self._events[MAX_EVENTS:]
         num_live, self._num_live = self._num_live, {}
+        items = [self._tell_item(ended) for ended in self._some_items()]
         returns = {credit.bucket: credit.tell(gives=is_tick) for credit in self._wallet}
-        return Message(number=self._number + 1, returns=returns, events=events, num_live=num_live)
+        return Message(
+            number=self._number + 1, returns=returns, events=events, items=items, num_live=num_live
+        )
+
+    def _some_items(self) -> list[EndedItem]:
+        """As many as go into one message, oldest first."""
+        num, num_characters = 0, 0
+        while num < min(len(self._items), MAX_ITEMS) and num_characters < MAX_RESULT_CHARACTERS:
+            num_characters += len(self._items[num].result.body)
+            num += 1
+        items, self._items = self._items[:num], self._items[num:]
+        return items
+
+    def _tell_item(self, ended: EndedItem) -> ToldItem:
+        if ended.hold is None:
+            return ToldItem(ended, {})
+        usage = ended.result.usage
+        used_tokens = usage.prompt_tokens + usage.completion_tokens
+        return ToldItem(ended, self._wallet.end(ended.hold, used_tokens=used_tokens, counts_as_request=True))
 
     def _speak_for(self, waiting: Sequence[Waiting], *, now: float) -> None:
         """While the store is asked, nobody else takes what those who wait already have."""
@@ -254,14 +328,32 @@ class Exchange:
             locked = await quotas.lock(connection, buckets, epoch=self._epoch, began=began) if buckets else {}
             if began.previous >= message.number:  # it took effect, and only its answer was lost
                 return _known(locked)
-            if message.events:
-                await ledger.record(connection, message.events)
+            heard = await self._hear(connection, message)
+            if heard.events:
+                await ledger.record(connection, heard.events)
+            if heard.shares:
+                await claims.charge_shares(connection, heard.shares)
             if message.num_live:
                 await quotas.save_load(connection, message.num_live, epoch=self._epoch)
-            answer, saved = self._decide(message, waiting, locked, now=now)
+            answer, saved = self._decide(heard.returns, waiting, locked, now=now)
             if saved:
                 await quotas.save(connection, saved, epoch=self._epoch, now=began.now)
         return answer
+
+    async def _hear(self, connection: AsyncConnection, message: Message) -> Heard:
+        """Ends the items whose lease this life still has: the others count nowhere, and spent nothing."""
+        if not message.items:
+            return Heard(message.events, message.returns, {})
+        assert self._epoch is not None, "not begun"
+        results = [told.ended.result for told in message.items]
+        accepted = await batch_results.record(connection, results, epoch=self._epoch)
+        counted = [told.ended for told in message.items if told.ended.result.item in accepted]
+        lost = [told.spent for told in message.items if told.ended.result.item not in accepted]
+        shares: defaultdict[TenantId, float] = defaultdict(float)
+        for ended in counted:
+            shares[ended.tenant] += ended.share_error
+        events = message.events + [ended.event for ended in counted if ended.event is not None]
+        return Heard(events, _unspent(message.returns, lost), dict(shares))
 
     async def _open_missing(
         self, connection: AsyncConnection, waiting: Sequence[Waiting], *, now: float
@@ -276,14 +368,14 @@ class Exchange:
 
     def _decide(
         self,
-        message: Message,
+        returns: Mapping[BucketId, Return],
         waiting: Sequence[Waiting],
         locked: dict[BucketId, LockedBucket],
         *,
         now: float,
     ) -> tuple[Answer, list[SavedBucket]]:
         before = {
-            bucket: _before(one, message.returns.get(bucket), self._wallet.credit(bucket))
+            bucket: _before(one, returns.get(bucket), self._wallet.credit(bucket))
             for bucket, one in locked.items()
         }
         asked = [
@@ -373,6 +465,18 @@ def _before(locked: LockedBucket, returned: Return | None, credit: Credit) -> Bu
     if returned is not None:
         bucket = policy.take_back(bucket, returned)
     return replace(bucket, pool=credit.pool)
+
+
+def _unspent(
+    returns: Mapping[BucketId, Return], lost: Iterable[Mapping[BucketId, float]]
+) -> dict[BucketId, Return]:
+    """The same returns, but that what was lost was not spent."""
+    after = dict(returns)
+    for parts in lost:
+        for bucket, amount in parts.items():
+            told = after[bucket]
+            after[bucket] = Return(spent=told.spent - amount, given=told.given + amount)
+    return after
 
 
 def _known(locked: dict[BucketId, LockedBucket]) -> Answer:

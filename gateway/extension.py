@@ -51,6 +51,12 @@ class Extension:
         if num_tokens + TOKENS_AHEAD >= paid:
             self._paying = asyncio.create_task(self._pay())
 
+    def num_tokens_until_due(self, num_tokens: int) -> int:
+        """After so many more tokens `note` must be called, at least 1; what is paid for never needs it."""
+        paid = self._reservation.paid_tokens
+        is_whole = paid >= self._reservation.output_cap
+        return max(1, (paid if is_whole else paid - TOKENS_AHEAD) - num_tokens)
+
     def stop(self) -> None:
         """The answer is over."""
         if self._paying is not None:

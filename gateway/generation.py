@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final, Protocol
 
+from prometheus_client import Gauge
+
 from engine.protocol import FinishReason, GenerateRequest, RequestClass, Usage
 from gateway.answer import NOTHING_USED, Answer
 from gateway.cache_namespace import namespace_of_group, namespace_of_tenant
@@ -66,6 +68,7 @@ class Ledger(Protocol):
 class Call:
     """One request's identity and times (the loop's). `id` is ours and unique; `trace_id` may be the caller's.
 
+    Where it is not streamed, its text comes in few and large parts.
     `idle_first_seconds`, then every `idle_seconds`, an Idle event says that nothing has happened meanwhile.
     """
 
@@ -76,6 +79,7 @@ class Call:
     first_token_deadline: float
     idle_first_seconds: float
     idle_seconds: float
+    is_streamed: bool = True
 
 
 @dataclass(frozen=True)
@@ -117,14 +121,21 @@ class Pace:
 
 
 class Generation:
-    """Serves requests that are parsed and whose caller is known."""
+    """Serves requests that are parsed and whose caller is known. `in_flight` shows how many there are."""
 
     def __init__(
-        self, *, ledger: Ledger, dispatcher: Dispatcher, metrics: GatewayMetrics, namespace_secret: bytes
+        self,
+        *,
+        ledger: Ledger,
+        dispatcher: Dispatcher,
+        metrics: GatewayMetrics,
+        in_flight: Gauge,
+        namespace_secret: bytes,
     ) -> None:
         self._ledger = ledger
         self._dispatcher = dispatcher
         self._metrics = metrics
+        self._in_flight = in_flight
         self._namespace_of_tenant = lru_cache(MOST_NAMESPACES)(partial(namespace_of_tenant, namespace_secret))
         self._namespace_of_group = lru_cache(MOST_NAMESPACES)(partial(namespace_of_group, namespace_secret))
         self._live: set[Answer] = set()
@@ -221,7 +232,7 @@ class Generation:
             prompt_param=prepared.request.prompt_param,
         )
         self._live.add(answer)
-        self._metrics.in_flight.set(len(self._live))
+        self._in_flight.set(len(self._live))
         self._metrics.overhead.observe(asyncio.get_running_loop().time() - call.arrived_at)
         return answer
 
@@ -261,7 +272,10 @@ class Generation:
         loop = asyncio.get_running_loop()
         while answer.reason is None:
             deadline = call.deadline if answer.transcript.num_tokens else call.first_token_deadline
-            events = await answer.stream.take(until=min(pace.idle_at, deadline))
+            events = await answer.stream.take(
+                until=min(pace.idle_at, deadline),
+                num_deltas=answer.num_deltas_until_look(is_streamed=call.is_streamed),
+            )
             if not events:
                 if loop.time() >= deadline:
                     raise answer.time_out()
@@ -293,7 +307,7 @@ class Generation:
             settling.add_done_callback(self._settlements.discard)
             self._dispatcher.cancel(answer.stream)
         self._live.discard(answer)
-        self._metrics.in_flight.set(len(self._live))
+        self._in_flight.set(len(self._live))
         return settling
 
     async def _settle_late(self, answer: Answer, call: Call, caller: Caller) -> None:

@@ -4,6 +4,9 @@
     extend  ── more output for a live request, out of the buckets that let it in
     settle  ── what was not used is free here at once; the event goes to the ledger with the next exchange
 
+A batch's item is let in by `reserve_item` and ended by `record_item` or `give_up_item`: no journal and no
+engine's record names who pays for it, since what its process ran and did not record is run again.
+
 It knows no HTTP and no engine. Nothing on this way waits for the store while there is credit.
 """
 
@@ -18,11 +21,13 @@ from pathlib import Path
 from typing import Final
 
 from engine.protocol import RequestClass, Usage
+from gateway.batches.ids import BatchId
+from gateway.batches.results import ItemResult
 from gateway.closing import EndLife
 from gateway.db import Database
 from gateway.engines.directory import LastRecords
 from gateway.errors import JournalUnavailable, StoreUnavailable
-from gateway.exchange import Exchange, LifeEnded
+from gateway.exchange import EndedItem, Exchange, LifeEnded
 from gateway.keys.caller import Caller
 from gateway.life import Life
 from gateway.logs import Trouble
@@ -30,7 +35,7 @@ from gateway.quotas import account as accounts
 from gateway.quotas import standing
 from gateway.quotas.account import Account
 from gateway.quotas.limit_book import LimitBook, Payer
-from gateway.quotas.limits import Counting, QuotaKind, Unit
+from gateway.quotas.limits import Counting, QuotaKind, QuotaLimit, Unit
 from gateway.quotas.refusals import Shortage, limit_name, limit_reached
 from gateway.quotas.reservation import Demand, Payment, Reservation
 from gateway.quotas.sizing import EXTENSION_TOKENS, Size, sized
@@ -172,6 +177,52 @@ class Metering:
             raise limit_reached(hold, model=model, tenant_name=caller.tenant_name)
         return self._let_in(request_id, caller, payer, hold, size)
 
+    async def reserve_item(
+        self, *, request_id: str, caller: Caller, model: str, demand: Demand
+    ) -> Reservation:
+        """As `reserve`, for a batch's item: of limits for both classes, only budgets count."""
+        payer = Payer(caller.tenant, caller.project, caller.key, model, RequestClass.OFFLINE)
+        limits = tuple(limit for limit in await self._book.limits_for(payer) if _counts_items(limit))
+        size = sized(limits, demand, tenant_name=caller.tenant_name)
+        hold = self._wallet.take(size.want, now=time.monotonic()) or await self._exchange.borrow(size.want)
+        if isinstance(hold, Shortage):
+            raise limit_reached(hold, model=model, tenant_name=caller.tenant_name)
+        live = _live(caller, payer, size)
+        self._live[request_id] = live
+        self._note_live(caller.tenant, +1)
+        return _reservation(request_id, caller, hold, size, account=b"")
+
+    def record_item(
+        self, reservation: Reservation, result: ItemResult, outcome: Outcome, *, share_error: float
+    ) -> None:
+        """The item has ended: its result, its charge and its end reach the store together, or not at all."""
+        live = self._end_live(reservation.request_id)
+        event = _event(reservation.request_id, live, result.usage, outcome)
+        self._exchange.record_item(
+            EndedItem(
+                tenant=live.payer.tenant,
+                result=result,
+                event=event,
+                hold=reservation.hold,
+                share_error=share_error,
+            )
+        )
+
+    def record_unreserved_item(self, tenant: TenantId, result: ItemResult, *, share_error: float) -> None:
+        """The item has ended before anything was reserved for it: its result is an error."""
+        self._exchange.record_item(
+            EndedItem(tenant=tenant, result=result, event=None, hold=None, share_error=share_error)
+        )
+
+    def unrecorded_items(self) -> set[tuple[BatchId, int]]:
+        """Items that have ended here, and the store does not know it yet."""
+        return self._exchange.unrecorded_items()
+
+    def give_up_item(self, reservation: Reservation) -> None:
+        """The item will be run again, by somebody: nothing was used."""
+        self._end_live(reservation.request_id)
+        self._wallet.end(reservation.hold, used_tokens=0, counts_as_request=False)
+
     async def _borrow(self, size: Size) -> Hold | Shortage:
         """What is left of a day's or a month's budget can be used up; a rate is soon there again."""
         found = await self._exchange.borrow(size.want)
@@ -190,7 +241,9 @@ class Metering:
         num_more = reservation.paid_tokens - paid_before
         if num_more == 0:
             return Payment(paid_tokens=paid_before, ended_by=short_of)
-        if not self._write_down(Extended(reservation.request_id, num_more)):  # then it is not generated
+        is_journaled = bool(reservation.account)
+        if is_journaled and not self._write_down(Extended(reservation.request_id, num_more)):
+            # then it is not generated
             return Payment(paid_tokens=paid_before, ended_by="journal")
         return Payment(paid_tokens=reservation.paid_tokens, ended_by=None)
 
@@ -252,35 +305,18 @@ class Metering:
         self._exchange.record(_event(reservation.request_id, live, usage, outcome))
         self._note_live(live.caller.tenant, -1)
 
-    def _let_in(
-        self,
-        request_id: str,
-        caller: Caller,
-        payer: Payer,
-        hold: Hold,
-        size: Size,
-    ) -> Reservation:
-        live = Live(
-            caller=caller,
-            payer=payer,
-            admitted_us=time.time_ns() // 1000,
-            prompt_tokens=size.want.prompt_tokens,
-        )
+    def _let_in(self, request_id: str, caller: Caller, payer: Payer, hold: Hold, size: Size) -> Reservation:
+        live = _live(caller, payer, size)
         account = accounts.encode(_account(live, hold))
         self._write_down_beginning(request_id, live, hold, account)
         self._live[request_id] = live
         self._note_live(caller.tenant, +1)
-        return Reservation(
-            request_id=request_id,
-            tenant=caller.tenant,
-            output_cap=size.output_cap,
-            capped_by=size.capped_by,
-            requests=standing.tightest(hold, Unit.REQUESTS),
-            tokens=standing.tightest(hold, Unit.TOKENS),
-            account=account,
-            hold=hold,
-            limited_by=standing.shortest(hold) if hold.output_tokens < size.want.output_cap else None,
-        )
+        return _reservation(request_id, caller, hold, size, account=account)
+
+    def _end_live(self, request_id: str) -> Live:
+        live = self._live.pop(request_id)
+        self._note_live(live.caller.tenant, -1)
+        return live
 
     def _note_live(self, tenant: TenantId, change: int) -> None:
         self._num_live[tenant] += change
@@ -344,6 +380,35 @@ def _tell_of_strangers(home: Path) -> None:
     others = journal_home.of_others(home)
     if others:
         logger.warning("journals of other databases in %s are left alone: %s", home.parent, ", ".join(others))
+
+
+def _counts_items(limit: QuotaLimit) -> bool:
+    """What is per minute or at once, for both classes, is for people; batches have limits of their own."""
+    is_for_people = limit.counting in (Counting.RATE, Counting.SLOTS) and limit.request_class is None
+    return not is_for_people
+
+
+def _live(caller: Caller, payer: Payer, size: Size) -> Live:
+    return Live(
+        caller=caller,
+        payer=payer,
+        admitted_us=time.time_ns() // 1000,
+        prompt_tokens=size.want.prompt_tokens,
+    )
+
+
+def _reservation(request_id: str, caller: Caller, hold: Hold, size: Size, *, account: bytes) -> Reservation:
+    return Reservation(
+        request_id=request_id,
+        tenant=caller.tenant,
+        output_cap=size.output_cap,
+        capped_by=size.capped_by,
+        requests=standing.tightest(hold, Unit.REQUESTS),
+        tokens=standing.tightest(hold, Unit.TOKENS),
+        account=account,
+        hold=hold,
+        limited_by=standing.shortest(hold) if hold.output_tokens < size.want.output_cap else None,
+    )
 
 
 def _account(live: Live, hold: Hold) -> Account:

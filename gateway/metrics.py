@@ -87,6 +87,14 @@ class GatewayMetrics:
                 registry=registry,
             )
         )
+        self.file_bytes = Labelled(
+            Counter(
+                "gateway_file_bytes",
+                "Bytes of tenants' files that were stored (in) and read (out)",
+                ("direction", "tenant"),
+                registry=registry,
+            )
+        )
         self.overhead = Histogram(
             "gateway_overhead_seconds",
             "Our own work on a request before it is queued, reserving included",
@@ -126,6 +134,12 @@ class GatewayMetrics:
             registry=registry,
             multiprocess_mode="livesum",
         )
+        self.items_in_flight = Gauge(
+            "gateway_batch_items_in_flight",
+            "Lines of batches that are being run",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.queued = Labelled(
             Gauge(
                 "gateway_queued_requests",
@@ -146,4 +160,27 @@ class GatewayMetrics:
             "1 while the store answers; at 0 requests live on what was lent before",
             registry=registry,
             multiprocess_mode="livemin",
+        )
+        self.batches_open = Labelled(
+            Gauge(
+                "gateway_batches_open",
+                "Batches that have not ended, of all tenants",
+                ("status",),
+                registry=registry,
+                multiprocess_mode="livemostrecent",  # whoever leads knows
+            )
+        )
+        self.oldest_batch_age = Gauge(
+            "gateway_batch_oldest_item_age_seconds",
+            "Time since the oldest batch that has not ended was submitted",
+            registry=registry,
+            multiprocess_mode="livemostrecent",
+        )
+        self.batch_items = Labelled(
+            Counter(
+                "gateway_batch_items",
+                "Items of batches that have ended, by what became of them",
+                ("outcome",),
+                registry=registry,
+            )
         )

@@ -63,7 +63,25 @@ class GatewaySection(Section):
     journal_dir: Path | None = None
     """Where a worker writes down what the store does not have yet; None: a killed worker loses it."""
     usage_event_days: Annotated[int, Field(ge=1, le=36_500)] = 90
+    batch_days: Annotated[int, Field(ge=1, le=36_500)] = 30  # batches are listed so long after their end
     usage_minute_days: Annotated[int, Field(ge=8, le=36_500)] = 30  # reports go back a week by the minute
+
+
+class FilesSection(Section):
+    """`[files]`: where tenants' files lie, and how much of them. With neither folder nor bucket: nowhere."""
+
+    directory: Path | None = None
+    s3_bucket: str | None = None  # wins over the folder; needs the extra `s3`
+    s3_endpoint_url: str | None = None  # None: Amazon's
+    s3_prefix: str = ""
+    max_file_bytes: Annotated[int, Field(gt=0)] = 200 * 1024 * 1024
+    max_lines: Annotated[int, Field(gt=0)] = 50_000  # of a batch's input
+    max_tenant_bytes: Annotated[int, Field(ge=0)] = 10 * 1024**3
+    """What a tenant may keep that has no limit of its own (`file_storage_bytes`)."""
+    keep_days: Annotated[int, Field(ge=1, le=36_500)] = 30  # inputs and outputs, where nothing else is said
+    max_uploads: Annotated[int, Field(ge=2)] = 32  # at once in a process; a tenant has at most half of them
+    silence_seconds: Seconds = 20.0  # how long an upload may bring nothing
+    upload_seconds: Seconds = 3_600.0
 
 
 class SecretsSection(Section):
@@ -79,6 +97,7 @@ class GatewaySettings(ProcessSettings):
 
     database_url: DatabaseUrl = Field(repr=False)
     gateway: GatewaySection = GatewaySection()
+    files: FilesSection = FilesSection()
     secrets: SecretsSection
 
 

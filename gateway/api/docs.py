@@ -89,9 +89,12 @@ def _fields(document: dict[str, Any], operation: dict[str, Any]) -> Iterator[tup
     body = operation.get("requestBody")
     if body is None:
         return
-    whole = body["content"]["application/json"]["schema"]
+    (content,) = body["content"].values()
+    whole = content["schema"]
     for part in whole.get("allOf", [whole]):
-        schema = document["components"]["schemas"][part["$ref"].rpartition("/")[2]]
+        schema = (
+            document["components"]["schemas"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        )
         for name, field in schema["properties"].items():
             yield name, _kind(field)
 

@@ -3,51 +3,15 @@
 from http import HTTPStatus
 from typing import Any
 
-import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.protocol import AdmissionReason, WaitReason
 from gateway.api.context import context_of
 from gateway.api.headers import Headers, limit_headers, retry_headers
 from gateway.api.middleware import common_headers
 from gateway.errors import GatewayError, InternalError, InvalidApiKey, InvalidRequest, LimitReached, NotFound
-from gateway.logs import without_keys
-
-
-class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`param` names the culprit in the body; `code` is for programs.
-
-    An extension: `reason` is why the request was not admitted, `wait_reason` what it last waited for.
-    """
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-    reason: AdmissionReason | None = None
-    wait_reason: WaitReason | None = None
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every response that is no answer, and of the error event inside a stream."""
-
-    error: ErrorDetail
-
-
-def error_body(error: GatewayError) -> bytes:
-    """The JSON of an error. What it quotes of the request may hold a key, and clients log errors."""
-    kind = error.limit_type if isinstance(error, LimitReached) else error.type
-    detail = ErrorDetail(
-        without_keys(error.message),
-        kind,
-        error.param,
-        error.code,
-        reason=error.reason,
-        wait_reason=error.wait_reason,
-    )
-    return msgspec.json.encode(ErrorBody(detail))
+from gateway.rendering import error_body
 
 
 def error_headers(error: GatewayError) -> Headers:

@@ -1,17 +1,18 @@
 """One HTTP request and its response: bytes in within a cap, bytes out within a time, errors in both ways."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.context import RequestContext, context_of
-from gateway.api.error_response import error_body, error_headers
+from gateway.api.error_response import error_headers
 from gateway.api.headers import Headers
 from gateway.api.sse import error_frame
 from gateway.errors import DeadlineExceeded, GatewayError, RequestTooLarge
+from gateway.rendering import error_body
 
 DISCARD_SECONDS: Final = 2.0
 DISCARD_BYTES: Final = 64 * 1024 * 1024
@@ -36,12 +37,44 @@ class Exchange:
         self._watch: asyncio.Task[None] | None = None
         self._worker = _current_task()
         self._is_body_left = False  # whether reading the body was given up: the connection is of no more use
+        self._is_body_begun = False
 
     # --- in ----------------------------------------------------------------------------------------------
 
+    @property
+    def num_body_bytes(self) -> int:
+        """How long the body is said to be; 0 where that is not said."""
+        return _content_length(self._headers)
+
+    async def body_pieces(self, *, silence_seconds: float, within_seconds: float) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises DeadlineExceeded when it is silent or under way for too long, and
+        ClientLeftError.
+        """
+        deadline = asyncio.get_running_loop().time() + within_seconds
+        self._is_body_begun = self._is_body_left = True
+        while self._is_body_left:
+            silent_until = min(deadline, asyncio.get_running_loop().time() + silence_seconds)
+            try:
+                async with asyncio.timeout_at(silent_until):
+                    message = await self._receive()
+            except TimeoutError as error:
+                raise DeadlineExceeded("The request's body did not arrive in time.") from error
+            if message["type"] == "http.disconnect":
+                raise ClientLeftError
+            self._is_body_left = message.get("more_body", False)
+            yield message.get("body", b"")
+
+    async def leave_body(self) -> None:
+        """No more of the body is wanted; an error follows. Who waits to be asked for it is not asked."""
+        is_waiting = not self._is_body_begun and (b"expect", b"100-continue") in self._headers
+        if self._is_body_left or not self._is_body_begun:
+            self._is_body_left = True
+            if not is_waiting:
+                await self._discard_rest()
+
     async def read_body(self, *, max_bytes: int, within_seconds: float) -> bytes:
         """The whole body. Raises RequestTooLarge at once, DeadlineExceeded and ClientLeftError."""
-        self._is_body_left = True
+        self._is_body_begun = self._is_body_left = True
         try:
             async with asyncio.timeout(within_seconds):
                 body = await self._whole_body(max_bytes)
@@ -113,8 +146,12 @@ class Exchange:
         )
         await self._write(body, more=False)
 
+    async def begin(self, headers: Headers, *, status: int = 200) -> None:
+        """The head of a response whose body comes in parts (`stream`)."""
+        await self._start(status, headers)
+
     async def begin_stream(self, headers: Headers) -> None:
-        """The head of a streamed response."""
+        """The head of an answer in events."""
         await self._start(
             200,
             [

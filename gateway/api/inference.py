@@ -16,19 +16,19 @@ from typing import Final, Protocol, assert_never
 from starlette.types import Receive, Scope, Send
 
 from engine.protocol import RequestClass, Usage
-from gateway.api.answers import chat_answer, completion_answer
 from gateway.api.context import RequestContext
 from gateway.api.error_response import internal_error
 from gateway.api.exchange import ClientLeftError, Exchange
 from gateway.api.headers import Headers, rate_limit_headers
 from gateway.api.services import Services, services_of
-from gateway.api.sse import DONE, PING, AnswerHead, ChatFrames, CompletionFrames, Frames
+from gateway.api.sse import DONE, PING, ChatFrames, CompletionFrames, Frames
 from gateway.errors import GatewayError
 from gateway.generation import Admitted, Call, Completed, GenerationEvent, Idle, TextDelta
 from gateway.keys.caller import Caller
 from gateway.keys.scope import Scope as KeyScope
 from gateway.quotas.refusals import limit_name
 from gateway.quotas.reservation import Reservation
+from gateway.rendering import AnswerHead, chat_answer, completion_answer
 from gateway.requests.parse import parse_chat, parse_completion
 from gateway.requests.prepare import prepare
 from gateway.requests.values import InferenceRequest, PreparedRequest
@@ -265,6 +265,7 @@ def _call(services: Services, context: RequestContext, request: InferenceRequest
         first_token_deadline=min(total, patience),
         idle_first_seconds=min(STATUS_WITHIN_SECONDS, services.settings.keepalive_seconds),
         idle_seconds=services.settings.keepalive_seconds,
+        is_streamed=request.stream,
     )
 
 

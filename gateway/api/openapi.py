@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI knows of its own routes, and the inference routes beside them."""
+"""The OpenAPI document: what FastAPI knows of its own routes, and those beside them that are raw ASGI."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -11,20 +11,25 @@ from starlette.routing import BaseRoute
 from gateway.api.admin.described import COMPONENTS
 from gateway.api.admin.described import SECURITY as OPERATOR_SECURITY
 from gateway.api.admin.router import SHAPES as MANAGEMENT_SHAPES
-from gateway.api.error_response import ErrorBody
+from gateway.api.batches import SHAPES as BATCH_SHAPES
+from gateway.api.file_description import SHAPES as FILE_SHAPES
+from gateway.api.file_description import describe_files
+from gateway.rendering import ErrorBody
 from gateway.requests.bodies import ChatMessages, CompletionPrompt, GenerationOptions
 
+_INFERENCE_ERRORS: Final = (400, 401, 403, 404, 413, 429, 500, 503, 504)
 _ERRORS: Final = {
     400: "The body cannot be used; `param` names the culprit.",
     401: "The API key is unknown, revoked or expired.",
     403: "The API key lacks the scope that the request needs.",
-    404: "The model does not exist.",
+    404: "What the request names does not exist, or not for this key.",
     413: "The body is over the size cap.",
     429: "A limit of the tenant is reached; nothing was counted.",
     500: "An error of the server's own.",
     503: "No engine can take the request now, or the store is away.",
     504: "The request's time ran out.",
 }
+_ERRORS_BELOW: Final = {"/v1/models": (401, 403, 404), "/v1/batches": (400, 401, 403, 404, 413, 503, 504)}
 
 
 def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
@@ -36,7 +41,15 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         routes=routes,
     )
     _, schemas = msgspec.json.schema_components(
-        [GenerationOptions, ChatMessages, CompletionPrompt, ErrorBody, *MANAGEMENT_SHAPES],
+        [
+            GenerationOptions,
+            ChatMessages,
+            CompletionPrompt,
+            ErrorBody,
+            *FILE_SHAPES,
+            *BATCH_SHAPES,
+            *MANAGEMENT_SHAPES,
+        ],
         ref_template=COMPONENTS,
     )
     components = document.setdefault("components", {})
@@ -50,10 +63,17 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # we say 400
-        if path.startswith("/v1/models"):
-            operations["get"]["security"] = [{"key": []}]
-            operations["get"]["responses"].update({str(status): _error(status) for status in (401, 403, 404)})
+            if (errors := _errors_below(path)) is not None:
+                operation["security"] = [{"key": []}]
+                operation["responses"].update({str(status): _error(status) for status in errors})
+    describe_files(document)
     return document
+
+
+def _errors_below(path: str) -> tuple[int, ...] | None:
+    """What a tenant's routes may answer beside their answer; None: it is another's route."""
+    found = (errors for prefix, errors in _ERRORS_BELOW.items() if path.startswith(prefix))
+    return next(found, None)
 
 
 def _operation(name: str, tag: str, prompt: str) -> dict[str, Any]:
@@ -73,7 +93,7 @@ def _operation(name: str, tag: str, prompt: str) -> dict[str, Any]:
                         "text/event-stream": {"schema": {"type": "string"}},
                     },
                 },
-                **{str(status): _error(status) for status in _ERRORS},
+                **{str(status): _error(status) for status in _INFERENCE_ERRORS},
             },
         }
     }

@@ -6,6 +6,8 @@ from typing import Any, Final, Protocol
 
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
+from gateway.db import Database
+from gateway.filing import Filing
 from gateway.generation import Generation
 from gateway.keys.caller import Caller
 from gateway.metrics import GatewayMetrics
@@ -29,9 +31,11 @@ class Services:
     keys: Authenticator
     catalogue: Catalogue
     generation: Generation
+    filing: Filing
     readiness: Readiness
     metrics: GatewayMetrics
     management: Management
+    database: Database
     settings: GatewaySection
 
 

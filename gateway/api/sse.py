@@ -4,27 +4,17 @@ No `id:` and no `event:` lines (the official client would parse an empty event),
 The parts of a frame that do not change are serialised once an answer.
 """
 
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from engine.protocol import Usage
+from gateway.rendering import AnswerHead, usage_object
 
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n"
 
 _encode: Final = msgspec.json.Encoder().encode
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnswerHead:
-    """What all frames of one answer share. `created` is a Unix time."""
-
-    id: str
-    created: int
-    model: str
-    service_tier: str
 
 
 class Frames(Protocol):
@@ -111,22 +101,6 @@ class CompletionFrames:
 def error_frame(body: bytes) -> bytes:
     """An error once the status has been sent; the stream is closed after it, without [DONE]."""
     return b"data: " + body + b"\n\n"
-
-
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """Usage as callers see it."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
-        "completion_tokens_details": {
-            "reasoning_tokens": 0,
-            "audio_tokens": 0,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-        },
-    }
 
 
 def _before(head: AnswerHead, kind: str) -> bytes:

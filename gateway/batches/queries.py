@@ -24,16 +24,21 @@ ENQUEUED_LOCKS: Final = (
 )
 REMEMBERED_HOURS: Final = 24  # of an Idempotency-Key
 
-# A validator lives as long as the life of the process that runs it.
+# A validator lives as long as the life of the process that runs it. Of each tenant the oldest batch is next;
+# between tenants lots are drawn, so that nobody waits behind all that another has ordered.
 _CLAIM: Final = text(
     """
     UPDATE batch SET validator_epoch = :epoch
     WHERE id = (
-        SELECT b.id FROM batch b
+        SELECT b.id
+        FROM batch b JOIN (
+            SELECT id, row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS place
+            FROM batch WHERE status = 'validating'
+        ) waiting ON waiting.id = b.id
         WHERE b.status = 'validating' AND b.expires_at > now()
           AND (b.validator_epoch IS NULL OR b.validator_epoch = :epoch OR NOT EXISTS (
               SELECT FROM replica r WHERE r.epoch = b.validator_epoch AND r.fenced_at IS NULL))
-        ORDER BY b.created_at, b.id LIMIT 1 FOR UPDATE SKIP LOCKED
+        ORDER BY waiting.place, random() LIMIT 1 FOR UPDATE OF b SKIP LOCKED
     )
     RETURNING *
     """
@@ -89,27 +94,29 @@ async def add(connection: AsyncConnection, batch_id: BatchId, order: Order) -> B
     return None if row is None else batch_of(row)
 
 
-async def forget_old_key(connection: AsyncConnection, order: Order) -> None:
-    """Lets the order's idempotency key be used again, if its batch was ordered long enough ago."""
+async def forget_old_key(connection: AsyncConnection, tenant: TenantId, project: ProjectId, key: str) -> None:
+    """Lets an idempotency key be used again, if it was used long enough ago."""
     await connection.execute(
         update(batch)
         .where(
-            batch.c.tenant_id == order.tenant,
-            batch.c.project_id == order.project,
-            batch.c.idempotency_key == order.idempotency_key,
+            batch.c.tenant_id == tenant,
+            batch.c.project_id == project,
+            batch.c.idempotency_key == key,
             batch.c.created_at < func.now() - func.make_interval(0, 0, 0, 0, REMEMBERED_HOURS),
         )
         .values(idempotency_key=None)
     )
 
 
-async def find_by_key(connection: AsyncConnection, order: Order) -> Batch | None:
-    """The batch that the order's idempotency key has made."""
+async def find_by_key(
+    connection: AsyncConnection, tenant: TenantId, project: ProjectId, key: str
+) -> Batch | None:
+    """The batch that was ordered under an idempotency key."""
     rows = await connection.execute(
         select(batch).where(
-            batch.c.tenant_id == order.tenant,
-            batch.c.project_id == order.project,
-            batch.c.idempotency_key == order.idempotency_key,
+            batch.c.tenant_id == tenant,
+            batch.c.project_id == project,
+            batch.c.idempotency_key == key,
         )
     )
     row = rows.mappings().one_or_none()
@@ -172,17 +179,23 @@ async def claim_for_validation(connection: AsyncConnection, *, epoch: int) -> Ba
     return None if row is None else batch_of(row)
 
 
-async def lock_for_validator(
-    connection: AsyncConnection, tenant: TenantId, batch_id: BatchId, *, epoch: int
+async def awaits_validator(
+    connection: AsyncConnection,
+    tenant: TenantId,
+    batch_id: BatchId,
+    *,
+    epoch: int,
+    for_update: bool = False,
 ) -> bool:
-    """Whether the batch still waits for the validator of this life; if so, nothing else becomes of it now."""
-    row = await connection.execute(
-        select(batch.c.id)
-        .where(batch.c.tenant_id == tenant, batch.c.id == batch_id)
-        .where(batch.c.status == BatchStatus.VALIDATING.value, batch.c.validator_epoch == epoch)
-        .with_for_update()
+    """Whether the batch waits for the validator of this life; with `for_update`, that stays so."""
+    found = select(batch.c.id).where(
+        batch.c.tenant_id == tenant,
+        batch.c.id == batch_id,
+        batch.c.status == BatchStatus.VALIDATING.value,
+        batch.c.validator_epoch == epoch,
     )
-    return row.one_or_none() is not None
+    rows = await connection.execute(found.with_for_update() if for_update else found)
+    return rows.one_or_none() is not None
 
 
 async def lock_enqueued_tokens(connection: AsyncConnection, tenant: TenantId) -> None:

@@ -257,7 +257,7 @@ class EngineClient:
 
     def room(self, request_class: RequestClass) -> int:
         """How many more requests of a class the engine takes from us now; 0 unless it can make progress."""
-        return max(0, self._granted(request_class) - self._open_by_tenant[request_class].total())
+        return max(0, self.granted(request_class) - self._open_by_tenant[request_class].total())
 
     def newcomers(self, request_class: RequestClass, tenants: Iterable[str]) -> list[str]:
         """Those of `tenants`, in their order, that may each have one request here beyond the window.
@@ -266,10 +266,10 @@ class EngineClient:
         that is beyond the window is at most as much as the window.
         """
         present = self._open_by_tenant[request_class]
-        num_most = max(0, 2 * self._granted(request_class) - present.total())
+        num_most = max(0, 2 * self.granted(request_class) - present.total())
         return list(islice((tenant for tenant in tenants if tenant not in present), num_most))
 
-    def _granted(self, request_class: RequestClass) -> int:
+    def granted(self, request_class: RequestClass) -> int:
         """The window of a class; 0 unless the engine can make progress."""
         if not self.connected or (
             self.status is not None and (self.status.draining or not self.status.healthy)

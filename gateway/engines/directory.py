@@ -67,6 +67,10 @@ class EngineDirectory:
         best = max(self.serving(model), key=lambda client: client.room(request_class), default=None)
         return best if best is not None and best.room(request_class) > 0 else None
 
+    def window(self, model: str, request_class: RequestClass) -> int:
+        """How many requests of a class the engines that serve a model take from us at once."""
+        return sum(client.granted(request_class) for client in self.serving(model))
+
     async def end_life(self, *, replica: str, epoch: int) -> LastRecords:
         """Ends one life of a gateway at every engine; what they did for it, as far as they say so in time."""
         asked = [asyncio.create_task(_reported(client, replica, epoch)) for client in self.clients]

@@ -27,25 +27,35 @@ class EngineStream:
     reader costs memory but blocks nobody.
     """
 
-    __slots__ = ("_buffer", "_waiter", "ended", "request")
+    __slots__ = ("_buffer", "_num_wanted", "_waiter", "ended", "request")
 
     def __init__(self, request: GenerateRequest) -> None:
         self.request = request
         self.ended = False
         self._buffer: list[StreamEvent] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._num_wanted = 1
 
     def push(self, event: StreamEvent) -> None:
-        """Adds an event and wakes the reader."""
+        """Adds an event, and wakes the reader if it waits for no more than that."""
         self._buffer.append(event)
-        self.ended = self.ended or not isinstance(event, TokenDelta | Interrupted)
-        _wake(self._waiter)
+        if not isinstance(event, TokenDelta):
+            self.ended = self.ended or not isinstance(event, Interrupted)
+            _wake(self._waiter)
+        elif len(self._buffer) >= self._num_wanted:
+            _wake(self._waiter)
 
-    async def take(self, *, until: float) -> list[StreamEvent]:
-        """All events since the last call; waits for one until the loop's time `until`, then returns none."""
-        if not self._buffer:
+    async def take(self, *, until: float, num_deltas: int = 1) -> list[StreamEvent]:
+        """All events since the last call. Waits for so many deltas, or for anything else; at the loop's time
+        `until` it returns what there is.
+        """
+        if len(self._buffer) < num_deltas and not self._has_other_than_deltas():
+            self._num_wanted = num_deltas
             await self._wait(until)
         return self.take_now()
+
+    def _has_other_than_deltas(self) -> bool:
+        return any(not isinstance(event, TokenDelta) for event in self._buffer)
 
     def take_now(self) -> list[StreamEvent]:
         """All events since the last call, without waiting."""

@@ -219,6 +219,16 @@ async def num_usable_by_tenant(connection: AsyncConnection) -> dict[TenantId, in
     return {TenantId(tenant_id): num_keys for tenant_id, num_keys in rows}
 
 
+async def ended_among(connection: AsyncConnection, keys: Collection[KeyId]) -> set[KeyId]:
+    """Which of these keys let nobody in any more; a disabled tenant's still may again."""
+    usable = select(api_key.c.id).where(
+        api_key.c.id.in_(sorted(keys)),
+        api_key.c.revoked_at.is_(None),
+        or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > func.now()),
+    )
+    return set(keys) - {KeyId(key) for key in (await connection.execute(usable)).scalars()}
+
+
 async def revoke(connection: AsyncConnection, key: KeyId) -> ApiKey:
     """Ends a key now; one that has ended stays as it is."""
     await connection.execute(

@@ -159,7 +159,7 @@ def _judge(record: KeyRecord | None, value: str, presented: bytes, *, now: float
         return _expired(value)
     if record.tenant_disabled:
         return InvalidApiKey(f"The organization of the API key {redact(value)} is disabled.")
-    return Valid(caller=_caller(record), expires_at=None if expires_in is None else now + expires_in)
+    return Valid(caller=caller_of(record), expires_at=None if expires_in is None else now + expires_in)
 
 
 def _secret_of(record: KeyRecord, presented: bytes) -> StoredSecret | None:
@@ -176,7 +176,8 @@ def _incorrect(value: str) -> InvalidApiKey:
     return InvalidApiKey(f"Incorrect API key provided: {redact(value)}.")
 
 
-def _caller(record: KeyRecord) -> Caller:
+def caller_of(record: KeyRecord) -> Caller:
+    """Whom a key speaks for, whatever its secret and its state."""
     return Caller(
         tenant=record.tenant,
         tenant_name=record.tenant_name,

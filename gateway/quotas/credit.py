@@ -66,11 +66,12 @@ class Credit:
         self.held += amount
         self._demand += amount
 
-    def end(self, *, held: float, spent: float) -> None:
-        """A live request is over: of what it held, `spent` was used."""
+    def end(self, *, held: float, used: float) -> float:
+        """A live request is over: of what it held, `used` was used. What that spends: slots come back."""
         self.held -= held
-        if self.limit.counting is not Counting.SLOTS:
-            self.spent += spent
+        spent = 0.0 if self.limit.counting is Counting.SLOTS else used
+        self.spent += spent
+        return spent
 
     def tick(self, *, now: float) -> None:
         """A span of demand is over, and perhaps the window."""

@@ -5,7 +5,7 @@ in the order of ids by everybody. What is lent to a replica (`quota_lease`) only
 lives; another may once it is fenced.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
@@ -120,6 +120,15 @@ _SAVE: Final = text(
     SELECT new.id, :epoch, saved.tenant_id, new.granted, new.idle
     FROM new JOIN saved ON saved.id = new.id WHERE new.granted <> 0
     ON CONFLICT (bucket_id, epoch) DO UPDATE SET granted = excluded.granted, idle = excluded.idle
+    """
+)
+
+# Nobody knows a life that was closed. Who lives, and was not heard of for long, is over for the moment.
+_OVER: Final = text(
+    """
+    SELECT asked.epoch FROM unnest(CAST(:epochs AS bigint[])) AS asked (epoch) LEFT JOIN replica USING (epoch)
+    WHERE replica.epoch IS NULL OR replica.fenced_at IS NOT NULL
+       OR replica.heartbeat_at < clock_timestamp() - make_interval(secs => CAST(:silent AS float8))
     """
 )
 
@@ -372,6 +381,14 @@ async def ended_lives(
         select(replica.c.epoch).where(replica.c.fenced_at.is_not(None), replica.c.epoch != own)
     )
     return [int(epoch) for epoch in rows.scalars()]
+
+
+async def lives_over(
+    connection: AsyncConnection, epochs: Collection[int], *, silent_seconds: float | None
+) -> set[int]:
+    """Which of these lives have ended, or did not beat for `silent_seconds`; None: silence is no sign."""
+    rows = await connection.execute(_OVER, {"epochs": sorted(epochs), "silent": silent_seconds})
+    return set(rows.scalars())
 
 
 async def unfinished_lives(connection: AsyncConnection) -> set[int]:

@@ -101,13 +101,17 @@ class Wallet:
             hold.parts[credit] = hold.parts.get(credit, 0.0) + amount
         hold.output_tokens += granted.output_tokens
 
-    def end(self, hold: Hold, *, used_tokens: int, counts_as_request: bool) -> None:
-        """The request is over, once; what it held and did not use is free."""
+    def end(self, hold: Hold, *, used_tokens: int, counts_as_request: bool) -> dict[BucketId, float]:
+        """The request is over, once; what it held and did not use is free. What it spent of each bucket."""
+        spent = {}
         for credit, amount in hold.parts.items():
             is_tokens = credit.limit.unit is Unit.TOKENS
-            credit.end(held=amount, spent=float(used_tokens if is_tokens else counts_as_request))
+            spent[credit.bucket] = credit.end(
+                held=amount, used=float(used_tokens if is_tokens else counts_as_request)
+            )
         hold.parts.clear()
         hold.is_over = True
+        return spent
 
     # --- buckets -----------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from engine.protocol import AdmissionReason, EngineDescription, EngineLimits, EngineStatus
 from gateway.errors import NotFound, ServerOverloaded
-from gateway.text.text_model import TextModel, build_text_model
+from gateway.text.text_model import TextModel, TextSource, build_text_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,6 @@ class Catalogue:
 
     def __init__(self) -> None:
         self._models: dict[str, ServedModel] = {}
-        self._sources: dict[str, tuple[str | None, ...]] = {}
 
     def models(self, *, allowed: frozenset[str] | None) -> tuple[ServedModel, ...]:
         """Every model that is allowed, by name; None: all."""
@@ -46,24 +45,12 @@ class Catalogue:
 
     async def learn(self, description: EngineDescription) -> None:
         """Takes in what an engine serves. Raises UnusableTextModelError. Parses in a thread, once a text."""
-        source = (
-            description.tokenizer_json,
-            description.chat_template,
-            description.bos_token,
-            description.eos_token,
-        )
+        source = _source(description)
         known = self._models.get(description.model)
-        if known is not None and self._sources[description.model] == source:
+        if known is not None and known.text.source == source:
             text = known.text
         else:
-            text = await asyncio.to_thread(
-                build_text_model,
-                tokenizer_json=description.tokenizer_json,
-                chat_template=description.chat_template,
-                bos_token=description.bos_token,
-                eos_token=description.eos_token,
-            )
-        self._sources[description.model] = source
+            text = await asyncio.to_thread(build_text_model, source)
         self._models[description.model] = _served(description, text)
 
     def follow(self, status: EngineStatus) -> None:
@@ -71,6 +58,15 @@ class Catalogue:
         known = self._models.get(status.model)
         if known is not None and known.limits != status.limits:
             self._models[status.model] = replace(known, limits=status.limits)
+
+
+def _source(description: EngineDescription) -> TextSource:
+    return TextSource(
+        tokenizer_json=description.tokenizer_json,
+        chat_template=description.chat_template,
+        bos_token=description.bos_token,
+        eos_token=description.eos_token,
+    )
 
 
 def _served(description: EngineDescription, text: TextModel) -> ServedModel:

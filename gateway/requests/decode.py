@@ -9,7 +9,7 @@ from gateway.errors import InvalidRequest
 
 Body = TypeVar("Body")
 
-_AT_PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
+_AT_PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>\$.*)`)?$", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 
 

@@ -1,6 +1,6 @@
 """Bytes of a body to one frozen value, or an error that names the parameter. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar, assert_never
 
@@ -42,6 +42,12 @@ def parse_completion(body: bytes) -> InferenceRequest:
     options = _parse_options(body)
     request = _request(options, _prompt(decode(body, CompletionPrompt).prompt))
     return replace(request, usual_output_tokens=max(COMPLETION_TOKENS, request.min_tokens))
+
+
+PARSERS: Final[Mapping[str, Callable[[bytes], InferenceRequest]]] = {
+    "/v1/chat/completions": parse_chat,
+    "/v1/completions": parse_completion,
+}
 
 
 def _parse_options(body: bytes) -> GenerationOptions:

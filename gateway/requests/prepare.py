@@ -4,24 +4,21 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Final, assert_never
+from typing import Final, TypeVar
 
 from engine.protocol import AdmissionReason, EngineLimits, Sampling
 from gateway.cache_namespace import num_common_tokens
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.requests.catalogue import ServedModel
-from gateway.requests.values import (
-    ChatPrompt,
-    InferenceRequest,
-    PreparedRequest,
-    Prompt,
-    TextPrompt,
-    TokenPrompt,
-)
-from gateway.text.chat_template import Message, TemplateError
+from gateway.requests.prompt_text import PromptText, prompt_text
+from gateway.requests.values import ChatPrompt, InferenceRequest, PreparedRequest, Prompt
+from gateway.text.chat_template import TemplateError
 
 USEFUL_OUTPUT_TOKENS: Final = 256  # without a wish of the caller's, fewer than these are not worth an answer
 MOST_INLINE_MESSAGES: Final = 200  # about 1 ms of rendering; more than that would hold up the loop
+
+
+Rendered = TypeVar("Rendered")
 
 
 async def prepare(
@@ -32,7 +29,7 @@ async def prepare(
     With a `cache_group`, the tokens that the group shares are counted too.
     """
     prompt_ids = await _prompt_ids(request.prompt, model)
-    cap = _output_cap(request, len(prompt_ids), model.limits)
+    cap = output_cap(request, len(prompt_ids), model.limits)
     floor = cap if request.max_tokens is not None else min(USEFUL_OUTPUT_TOKENS, max(1, cap - 1))
     return PreparedRequest(
         request=request,
@@ -55,7 +52,7 @@ async def num_system_tokens(prompt: Prompt, prompt_ids: Sequence[int], model: Se
     if not system:
         return 0
     try:
-        rendered = await _run(template.render_beginning, system)
+        rendered = await _run(lambda: template.render_beginning(system), num_messages=len(system))
     except TemplateError:  # it wants a whole conversation, so where the system prompt ends is not known
         return 0
     system_ids = await model.text.tokenizer.encode(rendered, add_special_tokens=False)
@@ -63,55 +60,22 @@ async def num_system_tokens(prompt: Prompt, prompt_ids: Sequence[int], model: Se
 
 
 async def _prompt_ids(prompt: Prompt, model: ServedModel) -> tuple[int, ...]:
-    match prompt:
-        case ChatPrompt():
-            rendered = await _rendered(prompt, model)
-            # the template has the special tokens
-            ids = await model.text.tokenizer.encode(rendered, add_special_tokens=False)
-        case TextPrompt():
-            ids = await model.text.tokenizer.encode(prompt.text, add_special_tokens=True)
-        case TokenPrompt():
-            ids = _checked(prompt.ids, model.vocab_size)
-        case _:
-            assert_never(prompt)
-    if not ids:
-        param = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
-        raise InvalidRequest(f"'{param}' holds no text.", param=param)
-    return ids
+    num_messages = len(prompt.messages) if isinstance(prompt, ChatPrompt) else 0
+    text = await _run(lambda: prompt_text(prompt, model), num_messages=num_messages)
+    if not isinstance(text, PromptText):
+        return text
+    return await model.text.tokenizer.encode(text.text, add_special_tokens=text.add_special_tokens)
 
 
-async def _rendered(prompt: ChatPrompt, model: ServedModel) -> str:
-    template = model.text.chat_template
-    if template is None:
-        raise InvalidRequest(
-            f"The model '{model.name}' has no chat template; use /v1/completions.", param="messages"
-        )
-    try:
-        return await _run(template.render, prompt.messages)
-    except TemplateError as error:
-        raise InvalidRequest(
-            f"The model's chat template refuses these messages: {error}.", param="messages"
-        ) from error
-
-
-async def _run(render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> str:
+async def _run(render: Callable[[], Rendered], *, num_messages: int) -> Rendered:
     """Renders; many messages in a thread, so that the loop stays free."""
-    if len(messages) <= MOST_INLINE_MESSAGES:
-        return render(messages)
-    return await asyncio.to_thread(render, messages)
+    return render() if num_messages <= MOST_INLINE_MESSAGES else await asyncio.to_thread(render)
 
 
-def _checked(ids: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
-    for index, token_id in enumerate(ids):
-        if not 0 <= token_id < vocab_size:
-            raise InvalidRequest(
-                f"'prompt[{index}]' is {token_id}; token ids of this model are 0 to {vocab_size - 1}.",
-                param=f"prompt[{index}]",
-            )
-    return ids
-
-
-def _output_cap(request: InferenceRequest, num_prompt_tokens: int, limits: EngineLimits) -> int:
+def output_cap(request: InferenceRequest, num_prompt_tokens: int, limits: EngineLimits) -> int:
+    """How many tokens the answer may have at most. Raises InvalidRequest and ContextLengthExceeded."""
+    if num_prompt_tokens == 0:
+        raise InvalidRequest(f"'{request.prompt_param}' holds no text.", param=request.prompt_param)
     wanted = request.max_tokens
     if wanted is not None and wanted > limits.max_output_len:
         raise InvalidRequest(

@@ -20,6 +20,11 @@ class StopMatcher:
         self._stops = stops
         self._held = ""
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a stop string to look for."""
+        return bool(self._stops)
+
     def push(self, text: str) -> str:
         """The text that is certain now: up to a stop string, or to what may become one."""
         if self.matched:

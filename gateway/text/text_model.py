@@ -2,15 +2,27 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.token_bytes import TokenBytes, read_token_bytes
 from gateway.text.tokenizer import Tokenizer
+
+
+class TextSource(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine says of its model's text; may be passed on to another process."""
+
+    tokenizer_json: str
+    chat_template: str | None
+    bos_token: str | None
+    eos_token: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextModel:
     """`chat_template` is None for a model that only continues text."""
 
+    source: TextSource
     tokenizer: Tokenizer
     token_bytes: TokenBytes
     chat_template: ChatTemplate | None
@@ -20,17 +32,16 @@ class UnusableTextModelError(Exception):
     """The tokenizer or the template that an engine sent cannot be used; the text says why."""
 
 
-def build_text_model(
-    *, tokenizer_json: str, chat_template: str | None, bos_token: str | None, eos_token: str | None
-) -> TextModel:
+def build_text_model(source: TextSource) -> TextModel:
     """Reads tokenizer and template; up to a second for a large vocabulary. Raises UnusableTextModelError."""
     try:
         return TextModel(
-            tokenizer=Tokenizer(tokenizer_json),
-            token_bytes=read_token_bytes(tokenizer_json),
+            source=source,
+            tokenizer=Tokenizer(source.tokenizer_json),
+            token_bytes=read_token_bytes(source.tokenizer_json),
             chat_template=(
-                ChatTemplate(chat_template, bos_token=bos_token, eos_token=eos_token)
-                if chat_template
+                ChatTemplate(source.chat_template, bos_token=source.bos_token, eos_token=source.eos_token)
+                if source.chat_template
                 else None
             ),
         )

@@ -1,6 +1,7 @@
 """Text to token ids with a model's own tokenizer, without torch or transformers."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from tokenizers import Tokenizer as HuggingFaceTokenizer
@@ -22,10 +23,20 @@ class Tokenizer:
             return self._encode(text, add_special_tokens)
         return await asyncio.to_thread(self._encode_long, text, add_special_tokens)
 
+    @property
+    def num_special_tokens(self) -> int:
+        """How many are added to a text when they are asked for."""
+        return self._tokenizer.num_special_tokens_to_add(is_pair=False)
+
+    def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """The ids of each text. Blocks, without keeping the interpreter's lock: not for the loop's thread."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
+
     def _encode(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def _encode_long(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
         """A batch of one: `encode` keeps the interpreter's lock, and so the loop, for all of its seconds."""
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return tuple(encoding.ids)
+        (ids,) = self.encode_all([text], add_special_tokens=add_special_tokens)
+        return tuple(ids)

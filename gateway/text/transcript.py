@@ -25,6 +25,11 @@ class Transcript:
         self._min_tokens = min_tokens
 
     @property
+    def has_stops(self) -> bool:
+        """Whether stop strings are looked for."""
+        return self._stops.has_any
+
+    @property
     def stopped(self) -> bool:
         """Whether a stop string has been completed; nothing more is added then."""
         return self._stops.matched

@@ -76,7 +76,11 @@ async def application() -> tuple[ASGIApp, Services]:
         keys=FakeKeys(),
         catalogue=catalogue,
         generation=Generation(
-            ledger=FakeLedger(), dispatcher=dispatcher, metrics=metrics, namespace_secret=b"s"
+            ledger=FakeLedger(),
+            dispatcher=dispatcher,
+            metrics=metrics,
+            in_flight=metrics.in_flight,
+            namespace_secret=b"s",
         ),
         readiness=Readiness(lambda: True),
         metrics=metrics,

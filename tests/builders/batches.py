@@ -4,12 +4,12 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from sqlalchemy import insert, update
+from sqlalchemy import insert, text, update
 
 from gateway.batches.ids import BatchId, new_batch_id, request_id_of
 from gateway.batches.output_line import answered
 from gateway.batches.status import BatchStatus, EndsAs, ItemState
-from gateway.batches.tables import batch, batch_item, batch_result
+from gateway.batches.tables import batch, batch_item
 from gateway.db import Database
 from tests.builders.store import Customer
 
@@ -17,6 +17,23 @@ ENDPOINT: Final = "/v1/chat/completions"
 MODEL: Final = "model"
 ITEM_BYTES: Final = 100
 ITEM_TOKENS: Final = 10
+
+_ADD_ITEMS: Final = text(
+    f"""
+    INSERT INTO batch_item
+        (batch_id, line, tenant_id, custom_id, first_byte, num_bytes, prompt_tokens, prefix)
+    SELECT :batch, line, :tenant, 'line-' || line,
+           (line - 1) * {ITEM_BYTES}, {ITEM_BYTES - 1}, {ITEM_TOKENS}, 0
+    FROM generate_series(1, :num) AS line
+    """
+)
+_ADD_RESULTS: Final = text(
+    """
+    INSERT INTO batch_result (batch_id, line, tenant_id, is_error, body)
+    SELECT :batch, result.line, :tenant, :is_error, result.body
+    FROM unnest(CAST(:lines AS int[]), CAST(:bodies AS text[])) AS result (line, body)
+    """
+)
 
 
 async def make_batch(
@@ -59,7 +76,7 @@ async def make_batch(
         await connection.execute(insert(batch).values(row))
         if num_items:
             await connection.execute(
-                insert(batch_item), [_item(customer, made, line) for line in range(1, num_items + 1)]
+                _ADD_ITEMS, {"tenant": customer.tenant.id, "batch": made, "num": num_items}
             )
     return made
 
@@ -87,25 +104,16 @@ async def finish_lines(
 ) -> None:
     """These lines have their result, counted in their batch; one with a status from 400 on has failed."""
     is_error = status >= 400
-    results = [
-        {
-            "batch_id": batch_id,
-            "line": line,
-            "tenant_id": customer.tenant.id,
-            "is_error": is_error,
-            "body": answered(
-                request_id_of(batch_id, line),
-                custom_id(line),
-                http_request_id=request_id_of(batch_id, line),
-                status=status,
-                body=body,
-            ),
-        }
-        for line in lines
-    ]
+    results = {
+        "batch": batch_id,
+        "tenant": customer.tenant.id,
+        "is_error": is_error,
+        "lines": list(lines),
+        "bodies": [_answered(batch_id, line, status, body) for line in lines],
+    }
     counted = batch.c.num_failed if is_error else batch.c.num_completed
     async with database.system_transaction() as connection:
-        await connection.execute(insert(batch_result), results)
+        await connection.execute(_ADD_RESULTS, results)
         await connection.execute(
             update(batch).where(batch.c.id == batch_id).values({counted: counted + len(lines)})
         )
@@ -117,17 +125,9 @@ def custom_id(line: int) -> str:
     return f"line-{line}"
 
 
-def _item(customer: Customer, batch_id: BatchId, line: int) -> dict[str, object]:
-    return {
-        "batch_id": batch_id,
-        "line": line,
-        "tenant_id": customer.tenant.id,
-        "custom_id": custom_id(line),
-        "first_byte": (line - 1) * ITEM_BYTES,
-        "num_bytes": ITEM_BYTES - 1,
-        "prompt_tokens": ITEM_TOKENS,
-        "prefix": 0,
-    }
+def _answered(batch_id: BatchId, line: int, status: int, body: bytes) -> str:
+    request_id = request_id_of(batch_id, line)
+    return answered(request_id, custom_id(line), http_request_id=request_id, status=status, body=body)
 
 
 async def _set(database: Database, batch_id: BatchId, lines: Collection[int], **values: object) -> None:

@@ -14,13 +14,16 @@ from gateway.api.application import build_application
 from gateway.api.management import Management
 from gateway.api.readiness import Readiness
 from gateway.api.services import STATE_KEY, Services
+from gateway.db import Database
 from gateway.dispatch import Dispatcher
 from gateway.engines.client import EngineAddress, EngineClient, Identity
 from gateway.engines.directory import EngineDirectory
+from gateway.files.absent_store import AbsentFileStore
+from gateway.filing import Filing
 from gateway.generation import Generation
 from gateway.metrics import GatewayMetrics
 from gateway.requests.catalogue import Catalogue
-from gateway.settings import GatewaySection
+from gateway.settings import FilesSection, GatewaySection
 from tests.builders.engine_messages import engine_description
 from tests.builders.http_clients import http_client, openai_client
 from tests.fakes.http_server import serving
@@ -47,15 +50,23 @@ class GatewayUnderTest:
         metrics = GatewayMetrics(self.registry)
         self.dispatcher = Dispatcher(self.directory, metrics, max_queued=settings.max_queued_requests)
         self.generation = Generation(
-            ledger=self.ledger, dispatcher=self.dispatcher, metrics=metrics, namespace_secret=b"secret"
+            ledger=self.ledger,
+            dispatcher=self.dispatcher,
+            metrics=metrics,
+            in_flight=metrics.in_flight,
+            namespace_secret=b"secret",
         )
         self.services = Services(
             keys=self.keys,
             catalogue=self.catalogue,
             generation=self.generation,
+            filing=Filing(
+                Database.connect(NO_STORE, application_name="test"), AbsentFileStore(), FilesSection()
+            ),
             readiness=self.readiness,
             metrics=metrics,
             management=Management.connect(NO_STORE, b"pepper"),
+            database=Database.connect(NO_STORE, application_name="nobody"),
             settings=settings,
         )
 

@@ -21,9 +21,11 @@ class Open:
 class Tenants:
     """Opens with a tenant's key. `foreign` is what another tenant's key is told: 404 where the path names
     something of ours, 200 where there is nothing of ours to name and it only does its own work.
+    With an `upload` a form is sent instead of a body.
     """
 
     body: object = None
+    upload: bytes | None = None
     foreign: int = 404
 
 
@@ -46,6 +48,21 @@ RULES: Final[dict[Route, Rule]] = {
     ("POST", "/v1/completions"): Tenants(body=completion_body(), foreign=200),
     ("GET", "/v1/models"): Tenants(foreign=200),
     ("GET", "/v1/models/{model_id}"): Tenants(foreign=200),
+    ("POST", "/v1/files"): Tenants(upload=b"{}\n", foreign=200),
+    ("GET", "/v1/files"): Tenants(foreign=200),
+    ("GET", "/v1/files/{file_id}"): Tenants(),
+    ("GET", "/v1/files/{file_id}/content"): Tenants(),
+    ("DELETE", "/v1/files/{file_id}"): Tenants(),  # behind all that want the file to be there
+    ("POST", "/v1/batches"): Tenants(
+        body={
+            "input_file_id": "{input_file_id}",
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        }
+    ),
+    ("GET", "/v1/batches"): Tenants(foreign=200),
+    ("GET", "/v1/batches/{batch_id}"): Tenants(),
+    ("POST", "/v1/batches/{batch_id}/cancel"): Tenants(),
     ("POST", "/admin/v1/tenants"): Operators(body={"name": "new"}),
     ("GET", "/admin/v1/tenants"): Operators(),
     ("GET", "/admin/v1/tenants/{tenant}"): Operators(),

@@ -8,7 +8,7 @@ from typing import Protocol
 import httpx
 
 from gateway.app import create_app
-from gateway.settings import GatewaySection, GatewaySettings, SecretsSection
+from gateway.settings import FilesSection, GatewaySection, GatewaySettings, SecretsSection
 from tests.builders.bodies import chat_body
 from tests.builders.http_clients import http_client
 from tests.builders.scripted_engine import SHARED_SECRET
@@ -27,19 +27,27 @@ class Reachable(Protocol):
 
 
 @asynccontextmanager
-async def stored_gateway(database_url: str, *engines: Reachable) -> AsyncIterator[str]:
+async def stored_gateway(
+    database_url: str, *engines: Reachable, files: FilesSection | None = None
+) -> AsyncIterator[str]:
     """The URL of a gateway that is ready."""
-    async with starting_gateway(database_url, *engines) as url, http_client(base_url=url) as client:
+    async with (
+        starting_gateway(database_url, *engines, files=files) as url,
+        http_client(base_url=url) as client,
+    ):
         await until_status(client, "GET", "/readyz", 200)
         yield url
 
 
 @asynccontextmanager
-async def starting_gateway(database_url: str, *engines: Reachable) -> AsyncIterator[str]:
+async def starting_gateway(
+    database_url: str, *engines: Reachable, files: FilesSection | None = None
+) -> AsyncIterator[str]:
     """The URL of a gateway, ready or not."""
     settings = GatewaySettings(
         database_url=database_url,
         gateway=GatewaySection(engines=tuple(engine.url for engine in engines)),
+        files=files or FilesSection(),
         secrets=SecretsSection(key_pepper=PEPPER.hex(), cache_namespace="ab" * 16, engine_shared=SHARED),
     )
     async with serving(create_app(settings)) as url:

@@ -6,6 +6,7 @@ Routes are taken from the application itself, so that a new one cannot be forgot
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +19,10 @@ from gateway.errors import LimitReached
 from gateway.key_administration import revoke_key
 from gateway.operator_administration import revoke_operator_key
 from gateway.operators.scopes import OperatorScope
+from gateway.settings import FilesSection
+from tests.builders.batches import make_batch
 from tests.builders.engine_messages import engine_description
+from tests.builders.files import upload
 from tests.builders.gateway_under_test import GatewayUnderTest
 from tests.builders.operators import operator_secret
 from tests.builders.route_rules import RULES, Open, Operators, Route, Tenants, all_routes
@@ -45,19 +49,43 @@ class House:
     strangers: Mapping[str, str | None]
     another_tenant: str
     operator_without_the_scope: str
+    file_id: str
+    input_file_id: str
+    batch_id: str
 
     def path(self, route: Route) -> str:
         """Names what is ours wherever the path names something."""
+        return self._named(route[1])
+
+    def _named(self, text: str) -> str:
         ours = self.ours.caller
-        return route[1].format(tenant=ours.tenant, project=ours.project, key=ours.key, model_id="tiny")
+        return text.format(
+            tenant=ours.tenant,
+            project=ours.project,
+            key=ours.key,
+            model_id="tiny",
+            file_id=self.file_id,
+            input_file_id=self.input_file_id,
+            batch_id=self.batch_id,
+        )
+
+    def _body(self, body: Any) -> Any:
+        """A rule's body, which may name what is ours as well."""
+        if not isinstance(body, dict):
+            return body
+        return {name: self._named(value) if isinstance(value, str) else value for name, value in body.items()}
 
     async def knock(self, route: Route, secret: str | None) -> httpx.Response:
         """What the route answers to a key."""
-        body, query = getattr(RULES[route], "body", None), getattr(RULES[route], "query", None)
+        rule = RULES[route]
+        body, query, upload = (getattr(rule, name, None) for name in ("body", "query", "upload"))
+        form: dict[str, Any] = {"json": self._body(body)}
+        if upload is not None:
+            form = {"data": {"purpose": "batch"}, "files": {"file": ("theirs.jsonl", upload)}}
         async with client_of(self.url, secret or "") as client:
             if secret is None:
                 del client.headers["Authorization"]
-            return await client.request(route[0], self.path(route), json=body, params=query)
+            return await client.request(route[0], self.path(route), params=query, **form)
 
     def shows_nothing_of_ours(self, response: httpx.Response) -> bool:
         """Neither in the body nor in a header; a message may repeat an id that the path named."""
@@ -67,12 +95,15 @@ class House:
 
 
 @pytest.fixture
-async def house(database: Database, database_url: str) -> AsyncIterator[House]:
+async def house(database: Database, database_url: str, tmp_path: Path) -> AsyncIterator[House]:
     engine = WebSocketEngine(engine_description(), answer(5), secret=SHARED)
     await engine.start()
     ours = await make_customer(database, "ours-canary")
-    async with stored_gateway(database_url, engine) as url:
+    async with stored_gateway(database_url, engine, files=FilesSection(directory=tmp_path)) as url:
         yield House(
+            file_id=await upload(url, ours.secret, b"{}\n", filename="ours-canary.jsonl"),
+            input_file_id=await upload(url, ours.secret, b"{}\n", filename="ours-canary.jsonl"),
+            batch_id=await make_batch(database, ours),
             url=url,
             ours=ours,
             operator=await operator_secret(database),

@@ -10,7 +10,7 @@ import pytest
 
 from engine.protocol import Usage
 from gateway.administration import create_tenant, get_tenant
-from gateway.api.admin.body import MAX_BYTES
+from gateway.api.body import MAX_BYTES
 from gateway.db import Database
 from gateway.key_administration import issue_key
 from gateway.keys.scope import Scope

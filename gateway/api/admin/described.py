@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 from fastapi.responses import Response
 
-from gateway.api.error_response import ErrorBody
+from gateway.rendering import ErrorBody
 
 SECURITY: Final = "operatorKey"
 COMPONENTS: Final = "#/components/schemas/{name}"

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway import key_administration
-from gateway.api.admin.body import read_body
 from gateway.api.admin.described import answered, described
 from gateway.api.admin.desk import Desk, desk_for
 from gateway.api.admin.pages import After, Limit, Named, Page, page_of
 from gateway.api.admin.tenants import Weight
+from gateway.api.body import read_body
 from gateway.key_administration import DEFAULT_OVERLAP, MAX_OVERLAP
 from gateway.keys.key import ApiKey, IssuedKey, KeyState, KeyTerms
 from gateway.keys.scope import Scope

@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from engine.protocol import RequestClass
 from gateway import limit_administration
-from gateway.api.admin.body import read_body
 from gateway.api.admin.described import answered, described
 from gateway.api.admin.desk import Desk, desk_for
 from gateway.api.admin.pages import LONGEST_ID, AfterNumber, Limit, Named, Page, page_of
+from gateway.api.body import read_body
 from gateway.limit_administration import LimitUse, Target
 from gateway.operators.scopes import OperatorScope
 from gateway.quotas.limits import MAX_LIMIT, QuotaKind, Scope

@@ -7,11 +7,11 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from gateway import project_administration
-from gateway.api.admin.body import read_body
 from gateway.api.admin.described import answered, described
 from gateway.api.admin.desk import Desk, desk_for
 from gateway.api.admin.pages import After, Limit, Named, Page, page_of
 from gateway.api.admin.tenants import Weight
+from gateway.api.body import read_body
 from gateway.operators.scopes import OperatorScope
 from gateway.tenants.ids import ProjectId
 from gateway.tenants.project import Project

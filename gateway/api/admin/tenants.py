@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway import administration, engine_administration
-from gateway.api.admin.body import read_body
 from gateway.api.admin.described import answered, described
 from gateway.api.admin.desk import Desk, desk_for
 from gateway.api.admin.pages import After, Limit, Page, page_of
+from gateway.api.body import read_body
 from gateway.operators.scopes import OperatorScope
 from gateway.tenants.tenant import Tenant
 from gateway.tenants.weight import LEAST_WEIGHT, MOST_WEIGHT

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 
 MODEL = "tiny"  # of the engines in place of a model; a token is a letter
+QUESTION = "What is the capital of France?"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +20,19 @@ class Address:
         return f"http://{self.host}:{self.port}"
 
 
-def chat(key: str, *, num_tokens: int, stream: bool = False, offline: bool = False) -> bytes:
-    """A chat completion of one short message that asks for exactly so many tokens."""
+def chat(
+    key: str,
+    *,
+    num_tokens: int,
+    stream: bool = False,
+    offline: bool = False,
+    model: str = MODEL,
+    question: str = QUESTION,
+) -> bytes:
+    """A chat completion of one short message that asks for at most so many tokens."""
     body: dict[str, object] = {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "model": model,
+        "messages": [{"role": "user", "content": question}],
         "max_tokens": num_tokens,
     }
     if stream:

@@ -76,6 +76,7 @@ async def main() -> None:
     """Serves until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--step-ms", type=float, default=5.0)
+    parser.add_argument("--port", type=int, default=0, help="where to listen (default: anywhere)")
     parser.add_argument("--spans", type=Path, metavar="FILE")
     options = parser.parse_args()
     runner = PacedRunner(options.step_ms / 1_000, notes_spans=options.spans is not None)
@@ -87,6 +88,7 @@ async def main() -> None:
         block_size=BLOCK_SIZE,
         targets=NO_PROMISES,
         name="tiny",
+        port=options.port,
     ) as engine:
         print(json.dumps({"wire": int(engine.url.rpartition(":")[2])}), flush=True)
         await until_stdin_ends()

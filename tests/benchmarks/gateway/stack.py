@@ -74,7 +74,7 @@ def running_stack(
         data_dir = Path(at_exit.enter_context(TemporaryDirectory(prefix="sluice-bench-")))
         store = at_exit.enter_context(running_store(data_dir, layout.others))
         process = at_exit.enter_context(engine.start(layout))
-        environment = clean_environment(_settings(store, process))
+        environment = clean_environment(_settings(store, process, data_dir))
         gateways = [
             at_exit.enter_context(
                 running_gateway(
@@ -89,8 +89,9 @@ def running_stack(
         yield Stack(store=store, engine=process, gateways=gateways, environment=environment)
 
 
-def _settings(store: Store, engine: Child) -> dict[str, str]:
+def _settings(store: Store, engine: Child, data_dir: Path) -> dict[str, str]:
     return {
+        "files.directory": str(data_dir / "files"),
         "database_url": store.url,
         "gateway.engines": f"ws://127.0.0.1:{engine.said['wire']}",
         "secrets.engine_shared": SHARED_SECRET,

@@ -15,6 +15,8 @@ import psycopg
 from deploy import embedded_postgres
 from migrations.run import upgrade
 from tests.benchmarks.gateway.cores import Cores, on_cores
+from tests.benchmarks.gateway.processor_time import processor_seconds
+from tests.builders.sluice_process import descendants
 
 # What a dead replica was lent is in doubt until a peer reconciles it.
 _HELD: Final = """
@@ -52,6 +54,12 @@ class Held:
     num_in_doubt: int
 
 
+# None while it is validated.
+_RECORDED: Final = """
+    SELECT CASE WHEN status <> 'validating' THEN num_completed + num_failed END FROM batch WHERE id = %s
+"""
+
+
 class Store:
     """A running server's database."""
 
@@ -79,6 +87,20 @@ class Store:
             )
             for row in self._rows(_CHARGES)
         ]  # fmt: skip
+
+    def num_charges(self) -> int:
+        """Rows of the ledger."""
+        ((num,),) = self._rows("SELECT count(*) FROM usage_event")
+        return int(num)
+
+    def num_recorded(self, batch_id: str) -> int | None:
+        """Lines of a batch that have their result; None while they are validated."""
+        ((num,),) = self._rows(_RECORDED, [batch_id])
+        return None if num is None else int(num)
+
+    def processor_seconds(self) -> float:
+        """That the server's processes have used, as far as they live."""
+        return processor_seconds([self.pid, *descendants(self.pid)])
 
     # --- statements --------------------------------------------------------------------------------------
 

@@ -1,0 +1,131 @@
+"""Validators as processes of their own: what they find is stored, and no batch is lost with one."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gateway import batch_intake
+from gateway.batches.status import BatchStatus
+from gateway.db import Database
+from gateway.key_administration import change_key
+from tests.builders.batch_input import chat_line
+from tests.builders.batch_orders import Orders, running_validators, until_validating, validator_pids
+from tests.builders.store import Customer, make_customer
+from tests.builders.store_rows import rows, until_value, value
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def orders(database: Database, tmp_path: Path) -> Orders:
+    return Orders(database, tmp_path)
+
+
+@pytest.fixture
+async def customer(database: Database) -> Customer:
+    return await make_customer(database)
+
+
+async def test_a_batch_is_validated_line_by_line(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    lines = [chat_line(f"line-{number}") for number in range(6_000)]
+    batch = await orders.order(customer, b"\n".join(lines) + b"\n")
+    async with running_validators(database, database_url, orders.directory):
+        found = await orders.until(customer, batch, BatchStatus.IN_PROGRESS)
+    assert (found.model, found.num_items) == ("tiny", 6_000)
+    stored = rows(database_url, "SELECT custom_id, first_byte, num_bytes FROM batch_item ORDER BY line")
+    content = b"\n".join(lines)
+    assert [content[first:][:num] for _, first, num in stored] == lines  # type: ignore[misc]
+    assert [custom_id for custom_id, *_ in stored] == [f"line-{number}" for number in range(6_000)]
+    assert value(database_url, "SELECT sum(prompt_tokens)::int FROM batch_item") == found.enqueued_tokens
+
+
+async def test_what_is_wrong_with_a_file_is_told(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    batch = await orders.order(customer, chat_line() + b"\n{\n")
+    async with running_validators(database, database_url, orders.directory):
+        await until_value(database_url, "SELECT status FROM batch", "failed")
+    (fault,) = (await orders.now(customer, batch)).faults
+    assert (fault.code, fault.line) == ("invalid_json_line", 2)
+    assert value(database_url, "SELECT count(*) FROM batch_item") == 0
+
+
+async def test_a_model_that_the_key_may_not_use_is_not_found(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    await change_key(database, "test", customer.caller.key, {"models": ("another",)})
+    batch = await orders.order(customer, chat_line())
+    async with running_validators(database, database_url, orders.directory):
+        await until_value(database_url, "SELECT status FROM batch", "failed")
+    assert [fault.code for fault in (await orders.now(customer, batch)).faults] == ["model_not_found"]
+
+
+async def test_a_file_whose_content_is_gone_is_told(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    batch = await orders.order(customer, chat_line())
+    (orders.directory / batch.input_blob).unlink()
+    async with running_validators(database, database_url, orders.directory):
+        await until_value(database_url, "SELECT status FROM batch", "failed")
+    assert [fault.code for fault in (await orders.now(customer, batch)).faults] == ["file_not_found"]
+
+
+async def test_a_batch_whose_validator_is_killed_is_given_to_another(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    batch = await orders.order_endless(customer)
+    async with running_validators(database, database_url, orders.directory):
+        pid = await until_validating()
+        orders.make_endable(batch, chat_line())
+        os.kill(pid, signal.SIGKILL)
+        assert (await orders.until(customer, batch, BatchStatus.IN_PROGRESS)).num_items == 1
+
+
+async def test_a_batch_that_kills_every_validator_fails(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    batch = await orders.order_endless(customer)
+    async with running_validators(database, database_url, orders.directory):
+        killed: frozenset[int] = frozenset()
+        for _ in range(3):
+            pid = await until_validating(other_than=killed)
+            os.kill(pid, signal.SIGKILL)
+            killed |= {pid}
+        await until_value(database_url, "SELECT status FROM batch", "failed")
+    assert [fault.code for fault in (await orders.now(customer, batch)).faults] == ["server_error"]
+
+
+async def test_a_cancelled_batch_is_validated_no_longer(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    batch = await orders.order_endless(customer)
+    async with running_validators(database, database_url, orders.directory):
+        await until_validating()
+        await batch_intake.cancel(database, customer.caller, batch.id)
+        await until_no_validator()
+        next_one = await orders.order(customer, chat_line())
+        await orders.until(customer, next_one, BatchStatus.IN_PROGRESS)
+    assert (await orders.now(customer, batch)).status == "cancelling"
+
+
+async def test_no_validator_outlives_its_gateway(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    batch = await orders.order_endless(customer)
+    async with running_validators(database, database_url, orders.directory, epoch=1):
+        await until_validating()
+    assert validator_pids() == []
+    orders.make_endable(batch, chat_line())
+    async with running_validators(database, database_url, orders.directory, epoch=2):
+        await orders.until(customer, batch, BatchStatus.IN_PROGRESS)
+
+
+async def until_no_validator() -> None:
+    async with asyncio.timeout(20):
+        while validator_pids():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
