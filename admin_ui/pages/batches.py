@@ -142,7 +142,7 @@ def _path(path: str, query: Mapping[str, str]) -> str:
 
 def _row_values(owned: OwnedBatch, *, now: datetime) -> dict[str, Any]:
     batch = owned.batch
-    num_done = batch.num_completed + batch.num_failed_so_far
+    num_done = batch.num_completed + batch.num_failed
     return {
         "batch": batch,
         "owned": owned,
@@ -150,8 +150,7 @@ def _row_values(owned: OwnedBatch, *, now: datetime) -> dict[str, Any]:
         "is_open": batch.status in OPEN,
         "may_be_cancelled": batch.status in OPEN - {BatchStatus.CANCELLING},
         "num_done": num_done,
-        "num_failed": batch.num_failed_so_far,
-        "bars": stacked((batch.num_completed, batch.num_failed_so_far, batch.num_items - num_done)),
+        "bars": stacked((batch.num_completed, batch.num_failed, batch.num_left)),
         "done_at": _done_at(batch, now=now),
     }
 

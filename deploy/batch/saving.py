@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from deploy.batch.bytes_bar import bytes_bar
 from deploy.batch.server import Server
@@ -23,33 +23,41 @@ def check_place(file: Path | None) -> None:
 
 
 async def save(server: Server, file_id: str, place: Path) -> None:
-    """Fetches a file to its place. Raises Failure."""
+    """Fetches a file to its place; a pipe or a device is written to, and never replaced. Raises Failure."""
     if place == STANDARD_OUTPUT:
-        await _print(server, file_id)
+        await _copy(server, file_id, sys.stdout.buffer)
         return
-    part = place.with_name(f".{place.name}.part-{os.getpid()}")
     try:
-        await _write(server, file_id, part, label=place.name)
-        part.replace(place)
+        if (ordinary := _file_behind(place)) is not None:
+            await _save_whole(server, file_id, ordinary)
+        else:
+            with place.open("wb") as out:
+                await _copy(server, file_id, out)
     except OSError as error:
         raise Failure(f"{place} cannot be written: {error.strerror}") from error
+
+
+def _file_behind(place: Path) -> Path | None:
+    """What a link leads to, be it there or not; None: a pipe or a device."""
+    return place.resolve() if place.is_file() or not place.exists() else None
+
+
+async def _save_whole(server: Server, file_id: str, place: Path) -> None:
+    part = place.with_name(f".{place.name}.part-{os.getpid()}")
+    try:
+        with part.open("wb") as out:
+            await _copy(server, file_id, out, label=place.name)
+            os.fsync(out.fileno())
+        part.replace(place)
     finally:
         part.unlink(missing_ok=True)
 
 
-async def _write(server: Server, file_id: str, part: Path, *, label: str) -> None:
-    with part.open("wb") as out:  # of the length that was announced, or the client raises
-        async with server.content(file_id) as content:
-            with bytes_bar(label, content.num_bytes) as tell:
-                async for piece in content.pieces():
-                    out.write(piece)
-                    tell(len(piece))
-        out.flush()
-        os.fsync(out.fileno())
-
-
-async def _print(server: Server, file_id: str) -> None:
+async def _copy(server: Server, file_id: str, out: BinaryIO, *, label: str | None = None) -> None:
+    """All of it: where less comes than was announced, the client raises. With a label a bar is shown."""
     async with server.content(file_id) as content:
-        async for piece in content.pieces():
-            sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
+        with bytes_bar(label or "", content.num_bytes, is_hidden=label is None) as tell:
+            async for piece in content.pieces():
+                out.write(piece)
+                tell(len(piece))
+    out.flush()

@@ -65,7 +65,8 @@ class Bar:
     def show(self, seen: Sighting) -> None:
         """Moves the bar."""
         counts = seen.batch.request_counts
-        self._pace.note(time.monotonic(), counts.done)
+        if counts.total:
+            self._pace.note(time.monotonic(), counts.done)
         rate = self._pace.items_per_second()
         self._progress.update(
             self._task,

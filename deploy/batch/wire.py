@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from gateway.batches.status import TERMINAL, BatchStatus
+
+_CUT_SHORT: Final = frozenset({BatchStatus.EXPIRED, BatchStatus.CANCELLED})  # what was not run has failed
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -77,6 +79,8 @@ def standing(batch: Batch) -> str:
     counts = batch.request_counts
     if not counts.total:
         return batch.status
+    if batch.status in _CUT_SHORT:
+        return f"{batch.status}: {counts.completed:,} of {counts.total:,} answered"
     failed = f", {counts.failed:,} of them failed" if counts.failed else ""
     return f"{batch.status}: {counts.done:,} of {counts.total:,} done{failed}"
 
@@ -90,10 +94,9 @@ def why_no_success(batch: Batch) -> str:
         case BatchStatus.COMPLETED:
             return f"{counts.failed:,} of {counts.total:,} requests failed; {how_to_fetch(batch)}"
         case _:
-            done = f"{counts.done:,} of {counts.total:,} requests were done"
-            return f"{batch.id} is {batch.status}; {done}" + (
-                f"; {how_to_fetch(batch)}" if counts.done else ""
-            )
+            answered = f"{counts.completed:,} of {counts.total:,} requests answered"
+            files = f"; {how_to_fetch(batch)}" if counts.done else ""
+            return f"{batch.id} is {batch.status} with {answered}{files}"
 
 
 def how_to_fetch(batch: Batch) -> str:

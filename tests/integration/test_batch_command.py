@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import stat
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -225,12 +226,12 @@ async def test_each_change_is_a_plain_line(url: str, server: BatchServer) -> Non
             "1 of 4 requests failed; get the answers: sluice batch fetch batch_1",
         ),
         (
-            batch("expired", request_counts=counts(2)),
-            "batch_1 is expired; 2 of 4 requests were done; get the answers: sluice batch fetch batch_1",
+            batch("expired", request_counts=counts(1, 3)),  # what was not run counts as failed
+            "batch_1 is expired with 1 of 4 requests answered; get the answers: sluice batch fetch batch_1",
         ),
         (
             batch("cancelled", request_counts=counts(0)),
-            "batch_1 is cancelled; 0 of 4 requests were done",
+            "batch_1 is cancelled with 0 of 4 requests answered",
         ),
     ],
 )
@@ -363,6 +364,32 @@ async def test_a_download_that_breaks_off_leaves_what_was_there(
     assert (ended.status, ended.errors) == (1, f"sluice: the connection to {url} was lost")
     assert sorted(os.listdir(folder)) == ["in.jsonl", "out.jsonl"]
     assert (folder / "out.jsonl").read_text() == "of last time"
+
+
+async def test_what_is_no_ordinary_file_is_written_and_not_replaced(
+    url: str, server: BatchServer, folder: Path
+) -> None:
+    server.stands = [DONE]
+    server.contents = {"file-out": Response(b"answers\n")}
+    os.mkfifo(folder / "pipe")
+    reading = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        ended = await sluice_batch(url, "fetch", "batch_1", "--output", "pipe")
+        read = os.read(reading, 100)
+    finally:
+        os.close(reading)
+    assert (ended.status, read) == (0, b"answers\n")
+    assert stat.S_ISFIFO(os.stat(folder / "pipe").st_mode)
+
+
+async def test_a_link_leads_to_the_file_that_is_written(url: str, server: BatchServer, folder: Path) -> None:
+    server.stands = [DONE]
+    server.contents = {"file-out": Response(b"answers\n")}
+    (folder / "elsewhere").mkdir()
+    (folder / "out.jsonl").symlink_to("elsewhere/real.jsonl")
+    assert (await sluice_batch(url, "fetch", "batch_1", "--output", "out.jsonl")).status == 0
+    assert (folder / "elsewhere/real.jsonl").read_bytes() == b"answers\n"
+    assert (folder / "out.jsonl").is_symlink()
 
 
 @pytest.mark.parametrize("place", ["nowhere/out.jsonl", "."])
