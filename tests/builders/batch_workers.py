@@ -86,6 +86,7 @@ class RunningWorker:
     worker: BatchWorker
     metering: Metering
     ledger: ItemLedger
+    generation: Generation
 
 
 @asynccontextmanager
@@ -134,7 +135,7 @@ async def running_worker(
     await directory.start()
     await worker.start()
     try:
-        yield RunningWorker(worker, metering, ledger)
+        yield RunningWorker(worker, metering, ledger, generation)
     finally:
         await worker.stop()
         await generation.settled()

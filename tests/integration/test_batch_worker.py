@@ -1,6 +1,5 @@
 """Lines of batches, run by real workers on a scripted engine: recorded and charged once, within a budget."""
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,9 @@ STATES = "SELECT state, count(*)::int FROM batch_item GROUP BY 1 ORDER BY 1"
 RESULTS = "SELECT line, body FROM batch_result ORDER BY line"
 COUNTS = "SELECT num_completed, num_failed, prompt_tokens::int, completion_tokens::int FROM batch"
 CHARGED = "SELECT count(*)::int, sum(prompt_tokens)::int, sum(completion_tokens)::int FROM usage_event"
+LEASED = "SELECT count(*)::int FROM batch_item WHERE state = 'leased'"
+MANY_LEASED = "SELECT count(*) > 10 FROM batch_item WHERE state = 'leased'"
+HELD_UP = "SELECT count(*) > 0 FROM batch_item WHERE not_before > now()"
 NUM_DONE = "SELECT count(*)::int FROM batch_result"
 
 
@@ -45,7 +47,7 @@ async def test_every_line_is_answered_recorded_and_charged_once(
     customer = await make_customer(database)
     await submit(database, customer, files, [body(f"number {n}") for n in range(50)])
     async with running_worker(database, files, engine):
-        await until_value(database_url, NUM_DONE, 50)
+        await until_value(database_url, NUM_DONE, 50, timeout_seconds=60)
     assert rows(database_url, STATES) == [("done", 50)]
     found = [(line, json.loads(str(result))) for line, result in rows(database_url, RESULTS)]
     assert [(line, result["custom_id"]) for line, result in found] == [(n, f"line-{n}") for n in range(1, 51)]
@@ -64,7 +66,7 @@ async def test_two_workers_share_a_batch_and_run_no_line_twice(
     customer = await make_customer(database)
     await submit(database, customer, files, [body() for _ in range(100)])
     async with running_worker(database, files, engine), running_worker(database, files, engine):
-        await until_value(database_url, NUM_DONE, 100)
+        await until_value(database_url, NUM_DONE, 100, timeout_seconds=60)
     assert value(database_url, "SELECT count(*)::int FROM usage_event") == 100
     assert value(database_url, "SELECT max(attempt) FROM batch_item") == 1
 
@@ -75,7 +77,7 @@ async def test_a_line_that_its_endpoint_refuses_has_its_error_as_its_answer(
     customer = await make_customer(database)
     await submit(database, customer, files, [body(), body("x" * 5_000), body() | {"model": "no such"}])
     async with running_worker(database, files, engine):
-        await until_value(database_url, NUM_DONE, 3)
+        await until_value(database_url, NUM_DONE, 3, timeout_seconds=60)
     results = [json.loads(str(result)) for _, result in rows(database_url, RESULTS)]
     assert [result["response"]["status_code"] for result in results] == [200, 400, 404]
     assert results[1]["response"]["body"]["error"]["code"] == "context_length_exceeded"
@@ -94,13 +96,14 @@ async def test_a_budget_that_runs_out_holds_the_lines_until_there_is_more(
     customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 200})
     await submit(database, customer, files, [body() for _ in range(20)])
     async with running_worker(database, files, engine):
-        await asyncio.sleep(2)
+        await until_value(database_url, HELD_UP, True, timeout_seconds=60)
+        await until_value(database_url, LEASED, 0, timeout_seconds=60)
         used = value(database_url, "SELECT sum(prompt_tokens + completion_tokens)::int FROM usage_event")
         assert isinstance(used, int)
         assert 100 < used <= 200
         assert value(database_url, "SELECT count(*)::int FROM batch_result WHERE is_error") == 0
         await limit_tenant(database, customer.tenant.id, QuotaKind.TOKENS_PER_DAY, 10_000)
-        await until_value(database_url, NUM_DONE, 20, timeout_seconds=30)
+        await until_value(database_url, NUM_DONE, 20, timeout_seconds=60)
     assert value(database_url, "SELECT max(attempt) FROM batch_item") == 1
 
 
@@ -115,12 +118,12 @@ async def test_an_answer_is_not_cut_short_for_want_of_budget(
         scripted_engine(engine_description().tokenizer_json, limits=longer) as engine,
         running_worker(database, files, engine) as running,
     ):
-        await until_value(database_url, "SELECT count(*)::int FROM batch_item WHERE not_before > now()", 1)
+        await until_value(database_url, HELD_UP, True, timeout_seconds=60)
         assert value(database_url, NUM_DONE) == 0
         assert value(database_url, "SELECT count(*)::int FROM usage_event") == 0
         assert not running.metering.unrecorded_items()
         await limit_tenant(database, customer.tenant.id, QuotaKind.TOKENS_PER_DAY, None)
-        await until_value(database_url, NUM_DONE, 1, timeout_seconds=30)
+        await until_value(database_url, NUM_DONE, 1, timeout_seconds=60)
     assert rows(database_url, COUNTS)[0][3] == 400
 
 
@@ -133,7 +136,7 @@ async def test_a_tenant_without_budget_keeps_nobody_elses_lines_waiting(
     await submit(database, other, files, [body() for _ in range(30)])
     done = f"SELECT count(*)::int FROM batch_result WHERE tenant_id = '{other.tenant.id}'"
     async with running_worker(database, files, engine):
-        await until_value(database_url, done, 30)  # type: ignore[arg-type]
+        await until_value(database_url, done, 30, timeout_seconds=60)  # type: ignore[arg-type]
 
 
 async def test_limits_per_minute_and_slots_of_both_classes_are_for_people(
@@ -142,7 +145,7 @@ async def test_limits_per_minute_and_slots_of_both_classes_are_for_people(
     customer = await make_customer(database, concurrent_requests=0, tokens_per_minute=1)
     await submit(database, customer, files, [body() for _ in range(10)])
     async with running_worker(database, files, engine):
-        await until_value(database_url, NUM_DONE, 10)
+        await until_value(database_url, NUM_DONE, 10, timeout_seconds=60)
 
 
 async def test_what_runs_of_a_cancelled_batch_is_ended_and_charged_nothing(
@@ -153,15 +156,13 @@ async def test_what_runs_of_a_cancelled_batch_is_ended_and_charged_nothing(
     async with scripted_engine(engine_description().tokenizer_json, runner=slow) as engine:
         batch = await submit(database, customer, files, [body(max_tokens=200) for _ in range(30)])
         async with running_worker(database, files, engine):
-            await until_value(
-                database_url, "SELECT count(*) > 10 FROM batch_item WHERE state = 'leased'", True
-            )
+            await until_value(database_url, MANY_LEASED, True, timeout_seconds=60)
             async with database.system_transaction() as connection:
                 await connection.execute(
                     text("UPDATE batch SET status = 'cancelling', ends_as = :ends"),
                     {"ends": EndsAs.CANCELLED},
                 )
-            await until_value(database_url, "SELECT count(*)::int FROM batch_item WHERE state = 'leased'", 0)
+            await until_value(database_url, LEASED, 0, timeout_seconds=60)
     assert batch
     assert rows(database_url, STATES) == [("pending", 30)]
     assert value(database_url, "SELECT count(*)::int FROM usage_event") == 0
@@ -175,9 +176,7 @@ async def test_a_worker_that_stops_gives_its_lines_back_at_once(
     async with scripted_engine(engine_description().tokenizer_json, runner=slow) as engine:
         await submit(database, customer, files, [body(max_tokens=200) for _ in range(30)])
         async with running_worker(database, files, engine):
-            await until_value(
-                database_url, "SELECT count(*) > 10 FROM batch_item WHERE state = 'leased'", True
-            )
+            await until_value(database_url, MANY_LEASED, True, timeout_seconds=60)
         assert rows(database_url, STATES) == [("pending", 30)]
         assert value(database_url, "SELECT max(attempt) FROM batch_item") == 0
         assert value(database_url, "SELECT coalesce(sum(granted), 0)::int FROM quota_lease") == 0
@@ -194,9 +193,7 @@ async def test_an_engine_that_is_lost_costs_no_line(
     async with scripted_engine(engine_description().tokenizer_json, runner=slow) as first:
         port = int(first.url.rsplit(":", 1)[1])
         async with running_worker(database, files, first) as running:
-            await until_value(
-                database_url, "SELECT count(*) > 10 FROM batch_item WHERE state = 'leased'", True
-            )
+            await until_value(database_url, MANY_LEASED, True, timeout_seconds=60)
             await first.server.stop()
             async with scripted_engine(engine_description().tokenizer_json, port=port):
                 await until_rows(database_url, STATES, [("done", 40)])
