@@ -247,6 +247,7 @@ async def test_a_used_up_budget_is_named(
     await limit_tenant(database, acme.tenant.id, kind, value)
     text = await text_of(operator, f"/batches/{made}")
     assert ("tokens_per_day of its tenant, 0, is used up" in text) is says
+    assert ("is used up" in text) is says
 
 
 @pytest.mark.parametrize("path", ["", "/cancel", "/live"])
