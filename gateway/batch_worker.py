@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 1.0  # between two looks at the store, when nothing makes one sooner
 BEYOND_WINDOW: Final = 4  # lines at the engines' door, so that room is used at once
-AHEAD_SECONDS: Final = 0.5  # of work is claimed ahead
+AHEAD_SECONDS: Final = 1.0  # of work is claimed ahead
 LEAST_AHEAD: Final = 8
 MOST_AHEAD: Final = 1_000
 STOP_SECONDS: Final = 5.0
@@ -118,7 +118,10 @@ class BatchWorker:
             given_back=given_back,
             held={job.item.batch for job in self._jobs()},
         )
-        self._take_in(await self._claiming.turn(wish))
+        turn = await self._claiming.turn(wish)
+        if any(wish.room.values()):
+            self._may_find_more = bool(turn.jobs)
+        self._take_in(turn)
 
     def _measure(self) -> None:
         """How fast lines end, to claim ahead by it."""
@@ -162,7 +165,6 @@ class BatchWorker:
         self._given_back += turn.unreadable
         for job in turn.jobs:
             self._ready[job.model].append(job)
-        self._may_find_more = bool(turn.jobs)
         stopped = turn.stopped
         self._drop(lambda job: job.item.batch in stopped)
         for task, job in self._running.items():
