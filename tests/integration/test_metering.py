@@ -21,6 +21,7 @@ from gateway.quotas.limits import QuotaKind, Scope, TenantLimits
 from gateway.quotas.reservation import Demand, Reservation
 from gateway.tenants.ids import KeyId
 from gateway.usage.outcome import Outcome
+from tests.builders.statements import counted_statements
 from tests.builders.store import NOTHING_USED, limit_tenant, make_customer, reserve, used
 from tests.builders.store_rows import rows, until_value, value
 from tests.fixtures_postgres import StoreSwitch
@@ -70,6 +71,18 @@ async def test_statements_do_not_grow_with_requests(
     assert isinstance(num_before, int)
     assert isinstance(num_after, int)
     assert num_after - num_before < 20
+
+
+async def test_hundreds_who_come_first_ask_for_the_limits_once(
+    database: Database, metering: Metering
+) -> None:
+    """Each asked by itself: the pool ran dry, and the store looked as if it were away."""
+    customer = await make_customer(database)
+    with counted_statements() as statements:
+        granted = await reserve_many(metering, customer.caller, num_requests=300)
+    assert len(granted) == 300
+    asked = [text for text in statements.texts if "FROM quota_limit" in text and "tenant_id =" in text]
+    assert len(asked) == 1
 
 
 async def test_a_refused_request_counts_nowhere(
