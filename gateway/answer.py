@@ -43,11 +43,11 @@ class Answer:
         self._engine_usage: Usage | None = None
         self._num_unread_tokens = 0  # that came after the answer was over
 
-    def num_deltas_until_look(self, *, is_streamed: bool) -> int:
-        """How many deltas may come before somebody must look at them; each brings at least a token.
+    def num_tokens_until_look(self, *, is_streamed: bool) -> int:
+        """How many tokens may come before somebody must look at them.
 
         Nobody reads an answer in parts that is not streamed, but stop strings and payment need to be seen to.
-        The first delta is always looked at: it tells how long the answer took to begin.
+        The first is always looked at: it tells how long the answer took to begin.
         """
         if is_streamed or self.transcript.num_tokens == 0 or self.transcript.has_stops:
             return 1

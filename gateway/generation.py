@@ -274,7 +274,7 @@ class Generation:
             deadline = call.deadline if answer.transcript.num_tokens else call.first_token_deadline
             events = await answer.stream.take(
                 until=min(pace.idle_at, deadline),
-                num_deltas=answer.num_deltas_until_look(is_streamed=call.is_streamed),
+                num_tokens=answer.num_tokens_until_look(is_streamed=call.is_streamed),
             )
             if not events:
                 if loop.time() >= deadline:

@@ -27,39 +27,44 @@ class EngineStream:
     reader costs memory but blocks nobody.
     """
 
-    __slots__ = ("_buffer", "_num_wanted", "_waiter", "ended", "request")
+    __slots__ = ("_buffer", "_is_urgent", "_num_tokens", "_num_wanted", "_waiter", "ended", "request")
 
     def __init__(self, request: GenerateRequest) -> None:
         self.request = request
         self.ended = False
         self._buffer: list[StreamEvent] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._num_tokens = 0  # in the buffer; engines join deltas, so these say nothing of how many there are
         self._num_wanted = 1
+        self._is_urgent = False  # whether something else than tokens is in the buffer
 
     def push(self, event: StreamEvent) -> None:
         """Adds an event, and wakes the reader if it waits for no more than that."""
         self._buffer.append(event)
-        if not isinstance(event, TokenDelta):
+        if isinstance(event, TokenDelta):
+            self._num_tokens += len(event.token_ids)
+        else:
+            self._is_urgent = True
             self.ended = self.ended or not isinstance(event, Interrupted)
-            _wake(self._waiter)
-        elif len(self._buffer) >= self._num_wanted:
+        if self._has(self._num_wanted):
             _wake(self._waiter)
 
-    async def take(self, *, until: float, num_deltas: int = 1) -> list[StreamEvent]:
-        """All events since the last call. Waits for so many deltas, or for anything else; at the loop's time
-        `until` it returns what there is.
+    async def take(self, *, until: float, num_tokens: int = 1) -> list[StreamEvent]:
+        """All events since the last call. Waits for so many tokens, or for anything else than tokens; at the
+        loop's time `until` it returns what there is.
         """
-        if len(self._buffer) < num_deltas and not self._has_other_than_deltas():
-            self._num_wanted = num_deltas
+        if not self._has(num_tokens):
+            self._num_wanted = num_tokens
             await self._wait(until)
         return self.take_now()
 
-    def _has_other_than_deltas(self) -> bool:
-        return any(not isinstance(event, TokenDelta) for event in self._buffer)
+    def _has(self, num_tokens: int) -> bool:
+        return self._is_urgent or self._num_tokens >= num_tokens
 
     def take_now(self) -> list[StreamEvent]:
         """All events since the last call, without waiting."""
         events, self._buffer = self._buffer, []
+        self._num_tokens, self._is_urgent = 0, False
         return events
 
     async def _wait(self, until: float) -> None:

@@ -24,9 +24,9 @@ def soon() -> float:
     return asyncio.get_running_loop().time() + 5
 
 
-async def test_a_reader_that_wants_many_deltas_sleeps_until_they_are_there() -> None:
+async def test_a_reader_that_wants_many_tokens_sleeps_until_they_are_there() -> None:
     read = stream()
-    reader = asyncio.create_task(read.take(until=soon(), num_deltas=3))
+    reader = asyncio.create_task(read.take(until=soon(), num_tokens=3))
     for _ in range(2):
         read.push(DELTA)
         assert await is_waiting(reader)
@@ -34,9 +34,18 @@ async def test_a_reader_that_wants_many_deltas_sleeps_until_they_are_there() -> 
     assert await reader == [DELTA] * 3
 
 
-async def test_the_end_wakes_a_reader_however_many_deltas_it_wants() -> None:
+async def test_joined_deltas_count_as_many_as_their_tokens() -> None:
+    """An engine waited for payment in vain: its tokens had come in fewer deltas than were awaited."""
     read = stream()
-    reader = asyncio.create_task(read.take(until=soon(), num_deltas=100))
+    reader = asyncio.create_task(read.take(until=soon(), num_tokens=3))
+    joined = TokenDelta("request", (7, 8, 9))
+    read.push(joined)
+    assert await reader == [joined]
+
+
+async def test_the_end_wakes_a_reader_however_many_tokens_it_wants() -> None:
+    read = stream()
+    reader = asyncio.create_task(read.take(until=soon(), num_tokens=100))
     read.push(DELTA)
     assert await is_waiting(reader)
     read.push(END)
@@ -46,29 +55,37 @@ async def test_the_end_wakes_a_reader_however_many_deltas_it_wants() -> None:
 
 async def test_an_interruption_wakes_it_and_is_no_end() -> None:
     read = stream()
-    reader = asyncio.create_task(read.take(until=soon(), num_deltas=100))
+    reader = asyncio.create_task(read.take(until=soon(), num_tokens=100))
     assert await is_waiting(reader)
     read.push(Interrupted())
     assert await reader == [Interrupted()]
     assert not read.ended
 
 
+async def test_an_interruption_that_is_there_is_seen_behind_later_tokens() -> None:
+    read = stream()
+    read.push(Interrupted())
+    read.push(DELTA)
+    async with asyncio.timeout(1):
+        assert await read.take(until=soon(), num_tokens=100) == [Interrupted(), DELTA]
+
+
 async def test_what_is_there_already_is_not_waited_for() -> None:
     read = stream()
     read.push(DELTA)
     read.push(END)
-    assert await read.take(until=soon(), num_deltas=100) == [DELTA, END]
+    assert await read.take(until=soon(), num_tokens=100) == [DELTA, END]
 
 
 async def test_when_its_time_is_over_it_gets_what_there_is() -> None:
     read = stream()
     read.push(DELTA)
-    assert await read.take(until=0, num_deltas=2) == [DELTA]
+    assert await read.take(until=0, num_tokens=2) == [DELTA]
 
 
-async def test_a_later_reader_of_single_deltas_is_woken_by_each() -> None:
+async def test_a_later_reader_of_single_tokens_is_woken_by_each() -> None:
     read = stream()
-    assert await read.take(until=0, num_deltas=100) == []
+    assert await read.take(until=0, num_tokens=100) == []
     reader = asyncio.create_task(read.take(until=soon()))
     assert await is_waiting(reader)
     read.push(DELTA)
