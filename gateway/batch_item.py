@@ -19,8 +19,8 @@ from engine.protocol import RequestClass, Usage
 from gateway.answer import NOTHING_USED
 from gateway.batches import output_line
 from gateway.batches.claims import ClaimedItem
-from gateway.batches.ids import BatchId, request_id_of
-from gateway.batches.policy import Again, again, out_of_budget
+from gateway.batches.ids import LeaseKey, request_id_of
+from gateway.batches.policy import Again, Attempt, again, out_of_budget
 from gateway.batches.results import ItemResult
 from gateway.errors import DeadlineExceeded, GatewayError, InternalError
 from gateway.generation import Call, Completed, Generation, TextDelta
@@ -101,8 +101,8 @@ class ItemRunner:
         self._catalogue = catalogue
         self._timeout_seconds = timeout_seconds
 
-    def unrecorded(self) -> set[tuple[BatchId, int]]:
-        """Items that have ended, and the store does not know it yet."""
+    def unrecorded(self) -> set[LeaseKey]:
+        """Leases of items that have ended, and the store does not know it yet."""
         return self._metering.unrecorded_items()
 
     async def run(self, job: Job) -> Again | None:
@@ -181,8 +181,7 @@ class ItemRunner:
     async def _failed(self, job: Job, call_id: str, error: GatewayError) -> Again | None:
         """The error is the line's answer, unless another attempt may get a better one."""
         settlement = await self._ledger.settlement(call_id)
-        has_run = settlement is not None and settlement.outcome is not Outcome.REFUSED
-        retry = again(error, has_run=has_run, attempt=job.item.attempt, chance=random.random())  # noqa: S311
+        retry = again(error, _attempt(job, settlement), chance=random.random())  # noqa: S311 - no secret
         if retry is not None:
             if settlement is not None:
                 self._metering.give_up_item(settlement.reservation)
@@ -208,6 +207,14 @@ def _is_cut_short(completed: Completed, settlement: Settlement) -> bool:
     """Whether a budget ended the answer, rather than a bound that every answer of its tenant has."""
     bound = settlement.reservation.capped_by
     return completed.limited_by is not None and (bound is None or completed.limited_by != limit_name(bound))
+
+
+def _attempt(job: Job, settlement: Settlement | None) -> Attempt:
+    return Attempt(
+        number=job.item.attempt,
+        was_at_engine=settlement is not None and settlement.outcome is not Outcome.REFUSED,
+        has_output=settlement is not None and settlement.usage.completion_tokens > 0,
+    )
 
 
 def _result(job: Job, line: str, usage: Usage, *, is_error: bool) -> ItemResult:

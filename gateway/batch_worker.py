@@ -14,15 +14,16 @@ from contextlib import suppress
 from typing import Final
 
 from engine.protocol import RequestClass
-from gateway.batch_claiming import BatchClaiming, ItemKey, Turn, Wish
+from gateway.batch_claiming import BatchClaiming, Turn, Wish
 from gateway.batch_item import ItemRunner, Job
+from gateway.batch_strays import Strays
 from gateway.batches.claims import GivenBack
+from gateway.batches.ids import BatchId, LeaseKey
 from gateway.batches.policy import Again
 from gateway.engines.directory import EngineDirectory
 from gateway.errors import StoreUnavailable
 from gateway.logs import Trouble
 from gateway.requests.catalogue import Catalogue
-from gateway.tenants.ids import TenantId
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ BEYOND_WINDOW: Final = 4  # lines at the engines' door, so that room is used at 
 AHEAD_SECONDS: Final = 1.0  # of work is claimed ahead
 LEAST_AHEAD: Final = 8
 MOST_AHEAD: Final = 1_000
+MOST_UNRECORDED: Final = 2_000  # results that the store does not have: then it is not asked for more work
+BARRED_SECONDS: Final = 15.0
 STOP_SECONDS: Final = 5.0
 NOW: Final = Again(after_seconds=0.0, counts=False)
 
@@ -54,12 +57,12 @@ class BatchWorker:
         self._running: dict[asyncio.Task[Again | None], Job] = {}
         self._num_running: Counter[str] = Counter()
         self._given_back: list[GivenBack] = []
-        self._held_up: dict[TenantId, float] = {}  # until when, in the loop's time
+        self._held_up: dict[BatchId, float] = {}  # until when, in the loop's time
         self._items_per_second = 0.0
         self._num_ended = 0
         self._turned_at = 0.0
         self._may_find_more = True
-        self._may_have_strays = False
+        self._strays = Strays(claiming)
         self._call = asyncio.Event()
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -94,7 +97,6 @@ class BatchWorker:
             try:
                 await self._turn()
             except Exception as error:  # the next turn tries again
-                self._may_have_strays = True
                 self._trouble.note(error, is_foreseeable=isinstance(error, StoreUnavailable))
                 await asyncio.sleep(TURN_SECONDS)
             else:
@@ -107,9 +109,9 @@ class BatchWorker:
     # --- turns -------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
-        if self._may_have_strays:
-            await self._claiming.give_back_strays(self._known())
-            self._may_have_strays = False
+        now = asyncio.get_running_loop().time()
+        if self._strays.is_due(now):
+            await self._strays.give_back(self._known(), now=now)
         self._measure()
         given_back, self._given_back = self._given_back, []
         wish = Wish(
@@ -136,8 +138,10 @@ class BatchWorker:
         return min(MOST_AHEAD, max(LEAST_AHEAD, int(AHEAD_SECONDS * self._items_per_second)))
 
     def _room(self) -> dict[str, int]:
-        """How many lines to claim for each model: none while enough are ready."""
-        room = {}
+        """How many lines to claim for each model: none while enough are ready, or results pile up here."""
+        room: dict[str, int] = {}
+        if len(self._runner.unrecorded()) > MOST_UNRECORDED:
+            return room
         for model in self._catalogue.models(allowed=None):
             num_ready, window = len(self._ready[model.name]), self._window(model.name)
             if window > 0 and num_ready <= self._ahead // 2:
@@ -149,20 +153,23 @@ class BatchWorker:
         granted = self._directory.window(model, RequestClass.OFFLINE)
         return granted + BEYOND_WINDOW if granted > 0 else 0
 
-    def _passed_over(self) -> set[TenantId]:
+    def _passed_over(self) -> set[BatchId]:
         now = asyncio.get_running_loop().time()
-        self._held_up = {tenant: until for tenant, until in self._held_up.items() if until > now}
+        self._held_up = {batch: until for batch, until in self._held_up.items() if until > now}
         return set(self._held_up)
 
     def _jobs(self) -> list[Job]:
         return [*self._running.values(), *(job for ready in self._ready.values() for job in ready)]
 
-    def _known(self) -> set[ItemKey]:
-        """Lines that this process runs, will run, or has results of that the store does not have yet."""
-        return {(job.item.batch, job.item.line) for job in self._jobs()} | self._runner.unrecorded()
+    def _known(self) -> set[LeaseKey]:
+        """Of lines that this process runs, will run, or has results of that the store does not have yet."""
+        given_back = {one.lease for one in self._given_back}
+        return {job.item.lease for job in self._jobs()} | given_back | self._runner.unrecorded()
 
     def _take_in(self, turn: Turn) -> None:
         self._given_back += turn.unreadable
+        for batch in turn.barred:
+            self._hold_up(batch, BARRED_SECONDS)
         for job in turn.jobs:
             self._ready[job.model].append(job)
         stopped = turn.stopped
@@ -201,17 +208,17 @@ class BatchWorker:
         self._num_ended += 1
         if (retry := _outcome(task)) is not None:
             self._given_back.append(_given_back(job, retry))
-            if retry.holds_up_tenant:
-                self._hold_up(job.caller.tenant, retry)
+            if retry.holds_up_batch:
+                self._hold_up(job.item.batch, retry.after_seconds)
         self._fill()
         if self._may_find_more and len(self._ready[job.model]) <= self._ahead // 2:
             self._call.set()
 
-    def _hold_up(self, tenant: TenantId, retry: Again) -> None:
-        """Its lines wait until there may be budget, and keep nobody else's waiting."""
-        until = asyncio.get_running_loop().time() + retry.after_seconds
-        self._held_up[tenant] = max(until, self._held_up.get(tenant, 0.0))
-        self._drop(lambda job: job.caller.tenant == tenant)
+    def _hold_up(self, batch: BatchId, seconds: float) -> None:
+        """Its lines wait for a while, and keep no other's waiting."""
+        until = asyncio.get_running_loop().time() + seconds
+        self._held_up[batch] = max(until, self._held_up.get(batch, 0.0))
+        self._drop(lambda job: job.item.batch == batch)
 
 
 def _outcome(task: "asyncio.Task[Again | None]") -> Again | None:
@@ -227,9 +234,11 @@ def _outcome(task: "asyncio.Task[Again | None]") -> Again | None:
 def _given_back(job: Job, retry: Again) -> GivenBack:
     item = job.item
     return GivenBack(
+        tenant=job.caller.tenant,
         batch=item.batch,
         line=item.line,
         attempt=item.attempt,
         after_seconds=retry.after_seconds,
         counts=retry.counts,
+        share=job.share,
     )

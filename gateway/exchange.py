@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.batches import claims
 from gateway.batches import results as batch_results
-from gateway.batches.ids import BatchId
+from gateway.batches.ids import LeaseKey
 from gateway.batches.results import ItemResult
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
@@ -35,6 +35,7 @@ from gateway.quotas.refusals import Shortage
 from gateway.quotas.wallet import Hold, Wallet, Want
 from gateway.tenants.ids import TenantId
 from gateway.usage import queries as ledger
+from gateway.usage.outcome import Outcome
 from gateway.usage.queries import UsageEvent
 
 TICK_SECONDS: Final = 0.25
@@ -202,10 +203,10 @@ class Exchange:
         """Queues an item's result, with all that moves by it."""
         self._items.append(ended)
 
-    def unrecorded_items(self) -> set[tuple[BatchId, int]]:
-        """Items that have ended and are not told yet, as far as is known."""
+    def unrecorded_items(self) -> set[LeaseKey]:
+        """Leases of items that have ended and are not told yet, as far as is known."""
         told = [one.ended for one in self._untold.items] if self._untold else []
-        return {ended.result.item for ended in [*self._items, *told]}
+        return {ended.result.lease for ended in [*self._items, *told]}
 
     def note_live(self, tenant: TenantId, num_live: int) -> None:
         """How many requests of a tenant live now."""
@@ -303,11 +304,11 @@ class Exchange:
         return items
 
     def _tell_item(self, ended: EndedItem) -> ToldItem:
-        if ended.hold is None:
+        if ended.hold is None or ended.event is None:
             return ToldItem(ended, {})
-        usage = ended.result.usage
-        used_tokens = usage.prompt_tokens + usage.completion_tokens
-        return ToldItem(ended, self._wallet.end(ended.hold, used_tokens=used_tokens, counts_as_request=True))
+        usage, ran = ended.result.usage, ended.event.outcome is not Outcome.REFUSED
+        num_tokens = usage.prompt_tokens + usage.completion_tokens
+        return ToldItem(ended, self._wallet.end(ended.hold, used_tokens=num_tokens, counts_as_request=ran))
 
     def _speak_for(self, waiting: Sequence[Waiting], *, now: float) -> None:
         """While the store is asked, nobody else takes what those who wait already have."""
@@ -347,8 +348,8 @@ class Exchange:
         assert self._epoch is not None, "not begun"
         results = [told.ended.result for told in message.items]
         accepted = await batch_results.record(connection, results, epoch=self._epoch)
-        counted = [told.ended for told in message.items if told.ended.result.item in accepted]
-        lost = [told.spent for told in message.items if told.ended.result.item not in accepted]
+        counted = [told.ended for told in message.items if told.ended.result.lease in accepted]
+        lost = [told.spent for told in message.items if told.ended.result.lease not in accepted]
         shares: defaultdict[TenantId, float] = defaultdict(float)
         for ended in counted:
             shares[ended.tenant] += ended.share_error

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.protocol import RequestClass, Usage
-from gateway.batches.ids import BatchId
+from gateway.batches.ids import LeaseKey
 from gateway.batches.results import ItemResult
 from gateway.closing import EndLife
 from gateway.db import Database
@@ -214,8 +214,8 @@ class Metering:
             EndedItem(tenant=tenant, result=result, event=None, hold=None, share_error=share_error)
         )
 
-    def unrecorded_items(self) -> set[tuple[BatchId, int]]:
-        """Items that have ended here, and the store does not know it yet."""
+    def unrecorded_items(self) -> set[LeaseKey]:
+        """Leases of items that have ended here, and the store does not know it yet."""
         return self._exchange.unrecorded_items()
 
     def give_up_item(self, reservation: Reservation) -> None:

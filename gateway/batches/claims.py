@@ -1,5 +1,6 @@
 """All SQL by which a worker gets items, and gives back those that it does not run."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +9,7 @@ import msgspec
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.batches.ids import BatchId
+from gateway.batches.ids import BatchId, LeaseKey
 from gateway.batches.policy import Candidate
 from gateway.batches.status import ItemState
 from gateway.batches.tables import batch_item
@@ -26,7 +27,7 @@ _CLAIMABLE: Final = text(
             THEN b.completion_tokens::float8 / b.num_completed ELSE :usual_output END AS tokens_per_item
     FROM batch b JOIN tenant t ON t.id = b.tenant_id LEFT JOIN batch_share s ON s.tenant_id = b.tenant_id
     WHERE b.status = 'in_progress' AND b.ends_as IS NULL AND b.expires_at > now()
-      AND t.disabled_at IS NULL AND b.model = ANY(:models) AND b.tenant_id <> ALL(:passed_over)
+      AND t.disabled_at IS NULL AND b.model = ANY(:models) AND b.id <> ALL(:passed_over)
       AND EXISTS (
           SELECT 1 FROM batch_item i WHERE i.batch_id = b.id AND i.state = 'pending'
             AND (i.not_before IS NULL OR i.not_before <= now())
@@ -64,6 +65,7 @@ _GIVE_BACK: Final = text(
         attempt = CASE WHEN held.counts THEN i.attempt ELSE i.attempt - 1 END,
         not_before = now() + make_interval(secs => held.after_seconds)
     FROM held WHERE i.batch_id = held.batch_id AND i.line = held.line
+    RETURNING i.batch_id, i.line
     """
 )
 
@@ -117,22 +119,37 @@ class ClaimedItem:
     prompt_tokens: int
     attempt: int
 
+    @property
+    def lease(self) -> LeaseKey:
+        """This very lease of it."""
+        return self.batch, self.line, self.attempt
+
 
 @dataclass(frozen=True, kw_only=True)
 class GivenBack:
-    """A leased line that is not run to its end. `counts`: whether the attempt was one."""
+    """A leased line that is not run to its end. `counts`: whether the attempt was one.
 
+    `share` is what its tenant's share was charged when it was claimed.
+    """
+
+    tenant: TenantId
     batch: BatchId
     line: int
     attempt: int
     after_seconds: float
     counts: bool
+    share: float
+
+    @property
+    def lease(self) -> LeaseKey:
+        """Which lease of it."""
+        return self.batch, self.line, self.attempt
 
 
 async def claimable(
-    connection: AsyncConnection, *, models: Collection[str], passed_over: Collection[TenantId]
+    connection: AsyncConnection, *, models: Collection[str], passed_over: Collection[BatchId]
 ) -> list[Claimable]:
-    """One batch of each tenant that has lines to run for one of the models."""
+    """One batch of each tenant that has lines to run for one of the models, beside those passed over."""
     rows = await connection.execute(
         _CLAIMABLE,
         {
@@ -178,20 +195,37 @@ async def claim(connection: AsyncConnection, batch: BatchId, *, num: int, epoch:
 
 
 async def give_back(connection: AsyncConnection, given: Sequence[GivenBack], *, epoch: int) -> None:
-    """Lines that this life still holds may be claimed again, unless their batch has ended (the sweep)."""
-    await connection.execute(_GIVE_BACK, {"given": msgspec.json.encode(given).decode(), "epoch": epoch})
+    """Lines that this life still holds may be claimed again, and count no more for whom they were claimed."""
+    rows = await connection.execute(
+        _GIVE_BACK, {"given": msgspec.json.encode(given).decode(), "epoch": epoch}
+    )
+    back = {(row.batch_id, row.line) for row in rows}
+    shares: defaultdict[TenantId, float] = defaultdict(float)
+    for one in given:
+        if (one.batch, one.line) in back:
+            shares[one.tenant] -= one.share
+    if any(shares.values()):
+        await charge_shares(connection, shares)
 
 
 async def leased_to(connection: AsyncConnection, *, epoch: int) -> list[GivenBack]:
     """What a life holds, ready to be given back."""
     rows = await connection.execute(
-        select(batch_item.c.batch_id, batch_item.c.line, batch_item.c.attempt).where(
+        select(batch_item.c.tenant_id, batch_item.c.batch_id, batch_item.c.line, batch_item.c.attempt).where(
             batch_item.c.state == ItemState.LEASED.value, batch_item.c.lease_epoch == epoch
         )
     )
     return [
-        GivenBack(batch=BatchId(batch), line=line, attempt=attempt, after_seconds=0.0, counts=False)
-        for batch, line, attempt in rows
+        GivenBack(
+            tenant=TenantId(tenant),
+            batch=BatchId(batch),
+            line=line,
+            attempt=attempt,
+            after_seconds=0.0,
+            counts=False,
+            share=0.0,  # nobody knows any more
+        )
+        for tenant, batch, line, attempt in rows
     ]
 
 

@@ -4,6 +4,7 @@ import secrets
 from typing import Final, NewType
 
 BatchId = NewType("BatchId", str)
+LeaseKey = tuple[BatchId, int, int]  # a line, and which of its leases: the number of its attempt
 
 _RANDOM_BYTES: Final = 16  # nobody guesses one
 

@@ -48,27 +48,41 @@ def share_out(candidates: Sequence[Candidate], *, room: int) -> Counter[TenantId
 
 @dataclass(frozen=True, kw_only=True)
 class Again:
-    """A line is run again later. `counts`: the attempt was one; `holds_up_tenant`: its others wait, too."""
+    """A line is run again later. `counts`: the attempt was one; `holds_up_batch`: its others wait, too."""
 
     after_seconds: float
     counts: bool
-    holds_up_tenant: bool = False
+    holds_up_batch: bool = False
 
 
-def again(error: GatewayError, *, has_run: bool, attempt: int, chance: float) -> Again | None:
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """How far a line came, the `number`th time that it was claimed."""
+
+    number: int
+    was_at_engine: bool
+    has_output: bool
+
+
+def again(error: GatewayError, attempt: Attempt, *, chance: float) -> Again | None:
     """When to run a line again that failed with `error`; None: the error is its answer.
 
-    What fails while it runs may be the line's fault, so it has few attempts; what was never begun has many.
+    What fails while it runs may be the line's fault, so it has few attempts; what never got its turn has any
+    number of them, within its batch's window.
     """
     if isinstance(error, LimitReached):
         wait = error.retry_after_seconds
         return None if wait is None else _until_there_is_budget(wait)
-    if isinstance(error, DeadlineExceeded) or error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+    if isinstance(error, DeadlineExceeded):
+        return _another(attempt, chance) if attempt.has_output else _untried(chance)
+    if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return None
-    if not has_run and not isinstance(error, InternalError):
-        return Again(after_seconds=ENGINE_AWAY_SECONDS * (0.5 + chance), counts=False)
-    is_over = attempt >= MOST_FAILURES if isinstance(error, InternalError) else is_hopeless(attempt)
-    return None if is_over else Again(after_seconds=pause_seconds(attempt + 1, chance), counts=True)
+    if isinstance(error, InternalError):
+        return _another(attempt, chance)
+    if not attempt.was_at_engine:
+        return _untried(chance)
+    is_over = is_hopeless(attempt.number)
+    return None if is_over else Again(after_seconds=pause_seconds(attempt.number + 1, chance), counts=True)
 
 
 def out_of_budget() -> Again:
@@ -76,7 +90,17 @@ def out_of_budget() -> Again:
     return _until_there_is_budget(LONGEST_BUDGET_WAIT_SECONDS)
 
 
+def _untried(chance: float) -> Again:
+    return Again(after_seconds=ENGINE_AWAY_SECONDS * (0.5 + chance), counts=False)
+
+
+def _another(attempt: Attempt, chance: float) -> Again | None:
+    if attempt.number >= MOST_FAILURES:
+        return None
+    return Again(after_seconds=pause_seconds(attempt.number + 1, chance), counts=True)
+
+
 def _until_there_is_budget(seconds: float) -> Again:
     """A budget may be raised, or given back elsewhere, before its time is over."""
     wait = min(LONGEST_BUDGET_WAIT_SECONDS, max(SHORTEST_BUDGET_WAIT_SECONDS, seconds))
-    return Again(after_seconds=wait, counts=False, holds_up_tenant=True)
+    return Again(after_seconds=wait, counts=False, holds_up_batch=True)

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from engine.protocol import Usage
-from gateway.batches.ids import BatchId
+from gateway.batches.ids import BatchId, LeaseKey
 
 # In the order that every transaction keeps which locks both: batches by id, then items by line.
 _LOCK_BATCHES: Final = text(
@@ -24,7 +24,7 @@ _RECORD: Final = text(
             prompt_tokens bigint, cached_tokens bigint, completion_tokens bigint
         )
     ), held AS MATERIALIZED (
-        SELECT i.batch_id, i.line, i.tenant_id FROM batch_item i
+        SELECT i.batch_id, i.line, i.attempt, i.tenant_id FROM batch_item i
         JOIN reported r ON r.batch = i.batch_id AND r.line = i.line
         WHERE i.state = 'leased' AND i.lease_epoch = :epoch AND i.attempt = r.attempt
         ORDER BY i.batch_id, i.line FOR UPDATE OF i
@@ -34,6 +34,7 @@ _RECORD: Final = text(
     ), ended AS (
         SELECT held.batch_id, held.tenant_id, r.*
         FROM held JOIN reported r ON r.batch = held.batch_id AND r.line = held.line
+            AND r.attempt = held.attempt
     ), kept AS (
         INSERT INTO batch_result (batch_id, line, tenant_id, is_error, body)
         SELECT batch_id, line, tenant_id, is_error, body FROM ended
@@ -51,7 +52,7 @@ _RECORD: Final = text(
             completion_tokens = b.completion_tokens + sums.completion_tokens
         FROM sums WHERE b.id = sums.batch_id
     )
-    SELECT batch_id, line FROM held
+    SELECT batch_id, line, attempt FROM held
     """
 )
 
@@ -68,21 +69,19 @@ class ItemResult:
     usage: Usage
 
     @property
-    def item(self) -> tuple[BatchId, int]:
-        """Which one."""
-        return self.batch, self.line
+    def lease(self) -> LeaseKey:
+        """Which lease of which item it ends."""
+        return self.batch, self.line, self.attempt
 
 
-async def record(
-    connection: AsyncConnection, results: Sequence[ItemResult], *, epoch: int
-) -> set[tuple[BatchId, int]]:
-    """Ends items, once each. It returns those that were this life's to end; the others' count nowhere."""
+async def record(connection: AsyncConnection, results: Sequence[ItemResult], *, epoch: int) -> set[LeaseKey]:
+    """Ends items, once each. It returns the leases that this life still had; the others count nowhere."""
     await connection.execute(_LOCK_BATCHES, {"batches": sorted({result.batch for result in results})})
     rows = await connection.execute(
         _RECORD,
         {"results": msgspec.json.encode([_row(result) for result in results]).decode(), "epoch": epoch},
     )
-    return {(BatchId(row.batch_id), row.line) for row in rows}
+    return {(BatchId(row.batch_id), row.line, row.attempt) for row in rows}
 
 
 def _row(result: ItemResult) -> dict[str, object]:

@@ -56,6 +56,11 @@ class Changes:
 
 async def record(connection: AsyncConnection, key: KeyId) -> KeyRecord | None:
     """The key of this public id, whoever it belongs to."""
+    return (await records(connection, [key])).get(key)
+
+
+async def records(connection: AsyncConnection, keys: Collection[KeyId]) -> dict[KeyId, KeyRecord]:
+    """The keys of these public ids, whoever they belong to."""
     # An old secret ends with its key at the latest; `least` passes over a null.
     previous_expires_at = func.least(api_key.c.previous_expires_at, api_key.c.expires_at)
     rows = await connection.execute(
@@ -80,10 +85,9 @@ async def record(connection: AsyncConnection, key: KeyId) -> KeyRecord | None:
         )
         .join(project, project.c.id == api_key.c.project_id)
         .join(tenant, tenant.c.id == api_key.c.tenant_id)
-        .where(api_key.c.id == key)
+        .where(api_key.c.id.in_(sorted(keys)))
     )
-    row = rows.mappings().one_or_none()
-    return None if row is None else _record(row)
+    return {record.id: record for record in map(_record, rows.mappings())}
 
 
 async def changes_since(

@@ -2,20 +2,23 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from engine.runner.scripted_runner import ScriptedRunner, letters
-from gateway.batches.status import EndsAs
+from gateway.batches.status import BatchStatus, EndsAs
 from gateway.db import Database
 from gateway.files.local_store import LocalFileStore
-from gateway.quotas.limits import QuotaKind
+from gateway.key_administration import issue_key
+from gateway.quotas.limits import QuotaKind, Scope
 from tests.builders.batch_workers import body, running_worker, submit
+from tests.builders.batches import lease
 from tests.builders.engine_messages import engine_description
 from tests.builders.scripted_engine import LIMITS, ScriptedEngine, scripted_engine
-from tests.builders.store import limit_tenant, make_customer
+from tests.builders.store import PEPPER, limit_tenant, make_customer
 from tests.builders.store_rows import rows, until_rows, until_value, value
 
 pytestmark = pytest.mark.postgres
@@ -127,6 +130,22 @@ async def test_an_answer_is_not_cut_short_for_want_of_budget(
     assert rows(database_url, COUNTS)[0][3] == 400
 
 
+async def test_answers_that_are_paid_for_in_parts_are_whole(
+    database: Database, database_url: str, files: LocalFileStore
+) -> None:
+    """The engine joins tokens of many lines; none was paid for any more, and all ended by their time."""
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 1_000_000})
+    await submit(database, customer, files, [body(max_tokens=None) for _ in range(60)])
+    longer = replace(LIMITS, max_output_len=400)
+    async with (
+        scripted_engine(engine_description().tokenizer_json, limits=longer, num_blocks=2_000) as engine,
+        running_worker(database, files, engine),
+    ):
+        await until_value(database_url, NUM_DONE, 60, timeout_seconds=60)
+    assert rows(database_url, COUNTS)[0][:2] == (60, 0)
+    assert rows(database_url, COUNTS)[0][3] == 60 * 400
+
+
 async def test_a_tenant_without_budget_keeps_nobody_elses_lines_waiting(
     database: Database, database_url: str, files: LocalFileStore, engine: ScriptedEngine
 ) -> None:
@@ -137,6 +156,55 @@ async def test_a_tenant_without_budget_keeps_nobody_elses_lines_waiting(
     done = f"SELECT count(*)::int FROM batch_result WHERE tenant_id = '{other.tenant.id}'"
     async with running_worker(database, files, engine):
         await until_value(database_url, done, 30, timeout_seconds=60)  # type: ignore[arg-type]
+
+
+async def test_a_key_without_budget_keeps_no_other_key_of_its_tenant_waiting(
+    database: Database, database_url: str, files: LocalFileStore, engine: ScriptedEngine
+) -> None:
+    broke = await make_customer(database)
+    issued = await issue_key(database, PEPPER, "test", broke.tenant.id, name="second")
+    other = replace(broke, caller=replace(broke.caller, key=issued.key.id))
+    await limit_tenant(
+        database,
+        broke.tenant.id,
+        QuotaKind.TOKENS_PER_DAY,
+        50,
+        scope=Scope.KEY,
+        scope_id=broke.caller.key,
+    )
+    soon = timedelta(hours=1)
+    await submit(database, broke, files, [body() for _ in range(100)], expires_in=soon)
+    batch = await submit(database, other, files, [body() for _ in range(30)])
+    done = f"SELECT count(*)::int FROM batch_result WHERE batch_id = '{batch}'"
+    async with running_worker(database, files, engine):
+        await until_value(database_url, done, 30, timeout_seconds=60)  # type: ignore[arg-type]
+
+
+async def test_what_a_tenant_did_not_get_is_not_counted_as_its_share(
+    database: Database, database_url: str, files: LocalFileStore, engine: ScriptedEngine
+) -> None:
+    customer = await make_customer(database, limits={QuotaKind.TOKENS_PER_DAY: 100})
+    await submit(database, customer, files, [body() for _ in range(100)])
+    async with running_worker(database, files, engine):
+        await until_value(database_url, HELD_UP, True, timeout_seconds=60)
+        await until_value(database_url, LEASED, 0, timeout_seconds=60)
+    used = value(database_url, "SELECT coalesce(sum(prompt_tokens + completion_tokens), 0) FROM usage_event")
+    assert value(database_url, "SELECT served FROM batch_share") == pytest.approx(float(str(used)))
+
+
+async def test_lines_that_nobody_knows_to_be_leased_to_it_are_found_by_a_living_process(
+    database: Database, database_url: str, files: LocalFileStore, engine: ScriptedEngine
+) -> None:
+    """The answer to a claim was lost, and its lines were leased as long as the process lived."""
+    customer = await make_customer(database)
+    async with running_worker(database, files, engine) as running:
+        batch = await submit(
+            database, customer, files, [body() for _ in range(5)], status=BatchStatus.VALIDATING
+        )
+        await lease(database, batch, [1, 2, 3], epoch=running.metering.epoch)
+        async with database.system_transaction() as connection:
+            await connection.execute(text("UPDATE batch SET status = 'in_progress'"))
+        await until_value(database_url, NUM_DONE, 5, timeout_seconds=60)
 
 
 async def test_limits_per_minute_and_slots_of_both_classes_are_for_people(
