@@ -10,12 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from engine.protocol import RequestClass
 from gateway.audit import queries as audit
+from gateway.batches import queries as batches
 from gateway.db import Database
+from gateway.files import queries as files
 from gateway.keys import queries as keys
 from gateway.quotas import queries as quotas
-from gateway.quotas.limits import QuotaKind, QuotaLimit, Scope, check_value
+from gateway.quotas.limits import LimitId, QuotaKind, QuotaLimit, Scope, check_value
 from gateway.tenants.errors import BadValue, NoSuchThing
-from gateway.tenants.ids import KeyId, TenantId
+from gateway.tenants.ids import KeyId, ProjectId, TenantId
 from gateway.tenants.lookup import project_called, tenant_called
 from gateway.tenants.names import checked_name
 
@@ -65,7 +67,7 @@ async def set_limit(
         if value != (None if old is None else old.value):
             await _save(connection, actor, place, target, kind, old=old, value=value)
         new = await _limit(connection, place, target, kind)
-        used = {} if new is None else await quotas.used_of(connection, new.tenant)
+        used = {} if new is None else await _used(connection, new.tenant, [new])
     return None if new is None else LimitUse(limit=new, used=used.get(new.id, 0))
 
 
@@ -74,7 +76,7 @@ async def list_limits(database: Database, tenant_name_or_id: str) -> Sequence[Li
     async with database.system_transaction() as connection:
         tenant = await tenant_called(connection, tenant_name_or_id)
         limits = await quotas.limits_of(connection, tenant.id)
-        used = await quotas.used_of(connection, tenant.id)
+        used = await _used(connection, tenant.id, limits)
     return [LimitUse(limit=limit, used=used.get(limit.id, 0)) for limit in limits]
 
 
@@ -85,8 +87,43 @@ async def page_of_limits(
     async with database.system_transaction() as connection:
         tenant = await tenant_called(connection, tenant_name_or_id)
         limits = await quotas.page_of_limits(connection, tenant.id, limit=limit, after=after)
-        used = await quotas.used_of(connection, tenant.id)
+        used = await _used(connection, tenant.id, limits)
     return [LimitUse(limit=limit, used=used.get(limit.id, 0)) for limit in limits]
+
+
+async def _used(
+    connection: AsyncConnection, tenant: TenantId, limits: Sequence[QuotaLimit]
+) -> dict[LimitId, int]:
+    """What counts towards each limit now; for those that nothing was ever counted in it is absent."""
+    used = await quotas.used_of(connection, tenant)
+    for limit in limits:
+        if limit.kind is QuotaKind.BATCH_ENQUEUED_TOKENS:
+            used[limit.id] = await _enqueued(connection, limit)
+        elif limit.kind is QuotaKind.FILE_STORAGE_BYTES:
+            used[limit.id] = await _stored(connection, limit)
+    return used
+
+
+async def _enqueued(connection: AsyncConnection, limit: QuotaLimit) -> int:
+    return await batches.enqueued_tokens(
+        connection,
+        limit.tenant,
+        project=ProjectId(limit.scope_id) if limit.scope is Scope.PROJECT else None,
+        key=KeyId(limit.scope_id) if limit.scope is Scope.KEY else None,
+        model=limit.model,
+    )
+
+
+async def _stored(connection: AsyncConnection, limit: QuotaLimit) -> int:
+    """Of the whole tenant, of a project, or of a key's project: files belong to projects."""
+    stored = await files.stored_bytes(connection, limit.tenant)
+    if limit.scope is Scope.TENANT:
+        return sum(stored.values())
+    project = ProjectId(limit.scope_id)
+    if limit.scope is Scope.KEY:
+        key = await keys.find(connection, KeyId(limit.scope_id))
+        return 0 if key is None else stored.get(key.project, 0)
+    return stored.get(project, 0)
 
 
 async def _found(connection: AsyncConnection, target: Target) -> _Place:

@@ -73,6 +73,12 @@ class Server:
             await asyncio.sleep(pause_seconds)
         return await self._batch("POST", "/v1/batches", json=body, headers=once)
 
+    async def forget(self, file_id: str) -> None:
+        """Deletes an uploaded file; one that stays does no harm."""
+        with suppress(Refused, Unreachable):
+            async with self._asking("DELETE", f"/v1/files/{_quoted(file_id)}") as response:
+                await self._object(response)
+
     async def batch(self, batch_id: str) -> Sighting:
         """A batch as it stands."""
         return await self._batch("GET", f"/v1/batches/{_quoted(batch_id)}")

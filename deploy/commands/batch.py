@@ -77,10 +77,15 @@ def submit(
 
     async def verb(server: "Server") -> Sighting:
         from deploy.batch.bytes_bar import bytes_bar
+        from deploy.batch.server import Refused
 
         with bytes_bar(f"uploading {file.name}", file.stat().st_size, is_hidden=quiet) as tell:
             file_id = await server.upload(file, tell)
-        return await server.submit(file_id, endpoint=endpoint, window=window, metadata=pairs)
+        try:
+            return await server.submit(file_id, endpoint=endpoint, window=window, metadata=pairs)
+        except Refused:
+            await server.forget(file_id)  # nobody would ever use it
+            raise
 
     batch = _run(verb, access).batch
     print(batch.id if quiet else f"Batch {batch.id} is submitted.", flush=True)

@@ -86,5 +86,5 @@ def _row(use: LimitUse) -> list[object]:
         limit.model or "all",
         limit.request_class or "both",
         limit.value,
-        use.used if limit.is_used_up else "",
+        use.used if limit.is_counted else "",
     ]

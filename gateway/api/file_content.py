@@ -15,9 +15,10 @@ from gateway.api.error_response import internal_error
 from gateway.api.exchange import Exchange
 from gateway.api.headers import Headers
 from gateway.api.services import Services, services_of
-from gateway.errors import GatewayError, RangeNotSatisfiable
+from gateway.errors import GatewayError, NotFound, RangeNotSatisfiable
 from gateway.files.file import StoredFile
 from gateway.files.ids import FileId
+from gateway.files.store import BlobMissing
 from gateway.keys.caller import Caller
 from gateway.keys.scope import Scope as KeyScope
 
@@ -107,6 +108,8 @@ def _etag(stored: StoredFile) -> str:
 
 async def _fail(exchange: Exchange, error: Exception) -> None:
     """Tells the caller, unless the body has begun: then the server cuts it short, which tells as much."""
+    if isinstance(error, BlobMissing):
+        error = NotFound("What was in this file is gone: its place in the file store is empty.")
     if not isinstance(error, GatewayError):
         logger.error("unexpected error", exc_info=error, extra={"request_id": exchange.context.request_id})
         error = internal_error(exchange.context.request_id)

@@ -79,13 +79,15 @@ _CHARGE_SHARES: Final = text(
     """
 )
 
-# Gone, ending, or of a tenant that may not run anything now.
+# Gone, ending, or of a tenant or a key that may not run anything now.
 _STOPPED: Final = text(
     """
     SELECT asked.id, coalesce(b.status <> 'in_progress' OR b.ends_as IS NOT NULL, true) AS has_ended
     FROM unnest(CAST(:batches AS text[])) AS asked (id)
     LEFT JOIN batch b ON b.id = asked.id LEFT JOIN tenant t ON t.id = b.tenant_id
+    LEFT JOIN api_key k ON k.id = b.key_id
     WHERE b.id IS NULL OR b.status <> 'in_progress' OR b.ends_as IS NOT NULL OR t.disabled_at IS NOT NULL
+       OR k.id IS NULL OR k.revoked_at IS NOT NULL OR NOT 'batch' = ANY(k.scopes)
     """
 )
 

@@ -40,8 +40,18 @@ class Faults:
 
 
 def stored(faults: Iterable[Fault]) -> dict[str, Any]:
-    """What a batch's row holds."""
-    return {"object": "list", "data": [msgspec.to_builtins(fault) for fault in faults]}
+    """What a batch's row holds. What faults quote may hold what no row can: that is escaped."""
+    return {"object": "list", "data": [msgspec.to_builtins(_storable(fault)) for fault in faults]}
+
+
+def _storable(fault: Fault) -> Fault:
+    return msgspec.structs.replace(
+        fault, message=_escaped(fault.message), param=None if fault.param is None else _escaped(fault.param)
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\u0000")
 
 
 def read(value: dict[str, Sequence[Any]] | None) -> tuple[Fault, ...]:

@@ -98,6 +98,11 @@ class QuotaLimit:
         return self.counting not in (Counting.BOUND, Counting.LEVEL)
 
     @property
+    def is_counted(self) -> bool:
+        """Whether something counts towards it, rather than each request being looked at by itself."""
+        return self.counting is not Counting.BOUND
+
+    @property
     def unit(self) -> Unit:
         """What it counts."""
         if self.kind is QuotaKind.FILE_STORAGE_BYTES:

@@ -129,6 +129,12 @@ async def test_what_the_server_refuses_is_a_line(
     assert ended.errors == "sluice: The file has too many lines."
 
 
+async def test_a_refused_order_leaves_no_file_behind(url: str, server: BatchServer, folder: Path) -> None:
+    server.refusals["POST /v1/batches"] = [refusal(400, "completion_window is 5s; it must be …")]
+    assert (await sluice_batch(url, "submit", "in.jsonl")).status == 1
+    assert server.asked[-1] == "DELETE /v1/files/file-1"
+
+
 async def test_a_page_that_is_no_error_of_an_api_is_a_line(
     url: str, server: BatchServer, folder: Path
 ) -> None:

@@ -236,6 +236,24 @@ async def test_what_runs_of_a_cancelled_batch_is_ended_and_charged_nothing(
     assert value(database_url, "SELECT count(*)::int FROM usage_event") == 0
 
 
+async def test_a_key_that_may_have_no_batches_run_any_more_holds_up_its_own_alone(
+    database: Database, database_url: str, files: LocalFileStore, engine: ScriptedEngine
+) -> None:
+    barred = await make_customer(database)
+    issued = await issue_key(database, PEPPER, "test", barred.tenant.id, name="second")
+    other = replace(barred, caller=replace(barred.caller, key=issued.key.id))
+    async with database.system_transaction() as connection:
+        await connection.execute(
+            text("UPDATE api_key SET scopes = '{inference}' WHERE id = :key"), {"key": barred.caller.key}
+        )
+    await submit(database, barred, files, [body()], expires_in=timedelta(hours=1))
+    batch = await submit(database, other, files, [body() for _ in range(5)])
+    done = f"SELECT count(*)::int FROM batch_result WHERE batch_id = '{batch}'"
+    async with running_worker(database, files, engine):
+        await until_value(database_url, done, 5, timeout_seconds=60)  # type: ignore[arg-type]
+    assert value(database_url, NUM_DONE) == 5
+
+
 async def test_a_worker_that_stops_gives_its_lines_back_at_once(
     database: Database, database_url: str, files: LocalFileStore
 ) -> None:

@@ -2,12 +2,14 @@
 
 import json
 
+import psycopg
 import pytest
 
 from gateway.db import Database
 from gateway.errors import LimitReached
 from gateway.metering import Metering
 from gateway.usage.outcome import Outcome
+from tests.builders.batches import ITEM_TOKENS, make_batch
 from tests.builders.command_line import Command
 from tests.builders.store import make_customer, reserve, used
 from tests.builders.store_rows import rows, until_value
@@ -40,6 +42,27 @@ async def test_a_keys_budget_binds_and_shows_what_is_used(
         30,
     )
     assert "tokens_per_day" in (await sluice("limits", "list", "--tenant", "acme")).output
+
+
+async def test_what_is_stored_and_enqueued_is_shown_beside_its_limit(
+    database: Database, database_url: str, sluice: Command
+) -> None:
+    customer = await make_customer(database)
+    await make_batch(database, customer, num_items=3)
+    with psycopg.connect(database_url) as connection:
+        connection.execute(
+            """INSERT INTO file (id, tenant_id, project_id, purpose, filename, num_bytes, sha256, blob)
+               SELECT 'file-1', tenant_id, id, 'batch', 'in.jsonl', 70, '', 'blob' FROM project"""
+        )
+    for scope in ([], ["--project", "default"], ["--key", customer.caller.key]):
+        for kind in ("batch_enqueued_tokens", "file_storage_bytes"):
+            await sluice("limits", "set", kind, "1000", "--tenant", "acme", *scope)
+    listed = json.loads((await sluice("limits", "list", "--tenant", "acme", "--json")).output)
+    assert {(one["scope"], one["kind"]): one["used"] for one in listed} == {
+        (scope, kind): used
+        for scope in ("tenant", "project", "key")
+        for kind, used in (("batch_enqueued_tokens", 3 * ITEM_TOKENS), ("file_storage_bytes", 70))
+    }
 
 
 async def test_a_limit_is_lifted_and_each_change_is_in_the_audit_trail(

@@ -123,5 +123,5 @@ def _view(use: LimitUse) -> LimitView:
         model=limit.model,
         request_class=limit.request_class,
         value=limit.value,
-        used=use.used if limit.is_used_up else None,
+        used=use.used if limit.is_counted else None,
     )
