@@ -23,22 +23,29 @@ ENQUEUED_LOCKS: Final = (
     0x51_0BA7  # first half of the advisory lock under which a tenant's tokens are added up
 )
 REMEMBERED_HOURS: Final = 24  # of an Idempotency-Key
+MOST_DRAWN: Final = 16  # batches that a validator may find taken before it goes away with nothing
 
 # A validator lives as long as the life of the process that runs it. Of each tenant the oldest batch is next;
-# between tenants lots are drawn, so that nobody waits behind all that another has ordered.
+# between tenants lots are drawn, so that nobody waits behind all that another has ordered. One pass finds a few
+# of those that wait: comparing each with each takes seconds where statistics are old, and one would not do, as
+# another process may be about to take it.
 _CLAIM: Final = text(
     """
     UPDATE batch SET validator_epoch = :epoch
     WHERE id = (
-        SELECT b.id
-        FROM batch b JOIN (
-            SELECT id, row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS place
-            FROM batch WHERE status = 'validating'
-        ) waiting ON waiting.id = b.id
-        WHERE b.status = 'validating' AND b.expires_at > now()
-          AND (b.validator_epoch IS NULL OR b.validator_epoch = :epoch OR NOT EXISTS (
-              SELECT FROM replica r WHERE r.epoch = b.validator_epoch AND r.fenced_at IS NULL))
-        ORDER BY waiting.place, random() LIMIT 1 FOR UPDATE OF b SKIP LOCKED
+        SELECT batch.id
+        FROM batch JOIN (
+            SELECT id, place, validator_epoch FROM (
+                SELECT *, row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS place
+                FROM batch WHERE status = 'validating'
+            ) waiting
+            WHERE expires_at > now()
+              AND (validator_epoch IS NULL OR validator_epoch = :epoch OR NOT EXISTS (
+                  SELECT FROM replica r WHERE r.epoch = validator_epoch AND r.fenced_at IS NULL))
+            ORDER BY place, random() LIMIT :most
+        ) few ON few.id = batch.id
+        WHERE batch.status = 'validating' AND batch.validator_epoch IS NOT DISTINCT FROM few.validator_epoch
+        ORDER BY few.place LIMIT 1 FOR UPDATE OF batch SKIP LOCKED
     )
     RETURNING *
     """
@@ -174,7 +181,7 @@ async def cancel(
 
 async def claim_for_validation(connection: AsyncConnection, *, epoch: int) -> Batch | None:
     """The oldest batch that no other living process validates; from now on, this life does."""
-    rows = await connection.execute(_CLAIM, {"epoch": epoch})
+    rows = await connection.execute(_CLAIM, {"epoch": epoch, "most": MOST_DRAWN})
     row = rows.mappings().one_or_none()
     return None if row is None else batch_of(row)
 

@@ -5,11 +5,13 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select, text, update
 
 from gateway import batch_intake
 from gateway.batch_intake import Ticket, Validated
+from gateway.batches import queries
 from gateway.batches.batch import Batch
 from gateway.batches.faults import Fault
 from gateway.batches.items import Item, columns_of
@@ -24,6 +26,7 @@ from gateway.quotas.limits import QuotaKind, Scope
 from tests.builders.batch_input import chat_line
 from tests.builders.batch_orders import Orders, ticket_of, wanted
 from tests.builders.batches import make_batch
+from tests.builders.plans import rows_touched
 from tests.builders.store import Customer, limit_tenant, make_customer
 from tests.builders.store_rows import rows, value
 
@@ -34,6 +37,13 @@ ITEMS = [
     Item(line=3, custom_id="b\u00e9", first_byte=12, num_bytes=5, prompt_tokens=40, prefix=2**63 - 1),
 ]
 SIXTY = Validated(model="tiny", num_items=2, num_tokens=60)
+MULTIPLY = """
+    INSERT INTO batch (id, tenant_id, project_id, key_id, endpoint, input_file_id, input_blob,
+                       completion_window, created_at, expires_at)
+    SELECT id || number, tenant_id, project_id, key_id, endpoint, input_file_id, input_blob,
+           completion_window, created_at + make_interval(secs => number), expires_at
+    FROM batch, generate_series(1, 1999) number
+"""
 
 
 @pytest.fixture
@@ -136,6 +146,22 @@ async def test_each_tenants_oldest_batch_is_next_and_nobody_waits_behind_all_of_
     (theirs,) = [await orders.order(other, b"")]
     claimed = [await batch_intake.claim(database, epoch=epoch) for epoch in range(50)]
     assert {one.ticket.batch for one in claimed if one is not None} == {oldest.id, theirs.id}
+
+
+async def test_a_claim_among_thousands_of_new_batches_looks_at_each_a_few_times(
+    database: Database, database_url: str, customer: Customer
+) -> None:
+    """It compared each with each until statistics were gathered again, and outlasted a statement's time."""
+    first = await make_batch(database, customer, num_items=0, status=BatchStatus.VALIDATING)
+    with psycopg.connect(database_url) as owner:
+        owner.execute("ANALYZE batch")
+    async with database.system_transaction() as connection:
+        await connection.execute(text(MULTIPLY))
+        async with rows_touched(connection) as touched:
+            claimed = await queries.claim_for_validation(connection, epoch=1)
+    assert claimed is not None
+    assert claimed.id == first
+    assert sum(touched) < 10 * 2_000
 
 
 @pytest.mark.parametrize("scope", Scope)
