@@ -26,9 +26,9 @@ REMEMBERED_HOURS: Final = 24  # of an Idempotency-Key
 MOST_DRAWN: Final = 16  # batches that a validator may find taken before it goes away with nothing
 
 # A validator lives as long as the life of the process that runs it. Of each tenant the oldest batch is next;
-# between tenants lots are drawn, so that nobody waits behind all that another has ordered. One pass finds a few
-# of those that wait: comparing each with each takes seconds where statistics are old, and one would not do, as
-# another process may be about to take it.
+# between tenants lots are drawn, so that nobody waits behind all that another has ordered. One pass finds a
+# few of those that wait: comparing each with each takes seconds where statistics are old, and one would not
+# do, as another process may be about to take it.
 _CLAIM: Final = text(
     """
     UPDATE batch SET validator_epoch = :epoch
