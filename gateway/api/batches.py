@@ -161,7 +161,9 @@ async def create_batch(request: Request, idempotency_key: IdempotencyKey = None)
         keep_output_seconds=None if expiry is None else expiry.seconds,
         idempotency_key=idempotency_key or None,
     )
-    return _shown(await batch_intake.create(services_of(request.scope).database, caller, wanted))
+    services = services_of(request.scope)
+    most_open = services.settings.max_open_batches
+    return _shown(await batch_intake.create(services.database, caller, wanted, most_open=most_open))
 
 
 @router.get("", summary="List batches, newest first", responses={200: _answers(BatchList)})

@@ -88,7 +88,7 @@ batch: Final = Table(
     Index(None, "status", "created_at", "id"),
     Index(None, "created_at", "id"),
     Index(None, "input_file_id"),
-    Index("ix_batch_open", "status", postgresql_where=text(f"status in ({_OPEN})")),
+    Index("ix_batch_open", "status", "tenant_id", postgresql_where=text(f"status in ({_OPEN})")),
     Index(
         "ix_batch_validating",
         "tenant_id",
