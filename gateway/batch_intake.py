@@ -3,7 +3,7 @@
 Spans batches, files, keys and limits. Each verb is one short transaction.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -136,10 +136,10 @@ async def cancel(database: Database, caller: Caller, batch_id: BatchId) -> Batch
 # --- for validators ----------------------------------------------------------------------------------------
 
 
-async def claim(database: Database, *, epoch: int) -> Claimed | None:
-    """A batch that this process is to validate, if there is one. Raises StoreUnavailable."""
+async def claim(database: Database, *, epoch: int, in_hand: Collection[BatchId] = ()) -> Claimed | None:
+    """A batch that this process is to validate, but for those in hand, if any. Raises StoreUnavailable."""
     async with database.system_transaction() as connection:
-        batch = await queries.claim_for_validation(connection, epoch=epoch)
+        batch = await queries.claim_for_validation(connection, epoch=epoch, in_hand=in_hand)
         if batch is None:
             return None
         key = await keys.record(connection, batch.key)

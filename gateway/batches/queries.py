@@ -3,7 +3,7 @@
 How their items are claimed and recorded is elsewhere (`claims.py`, `results.py`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from sqlalchemy import RowMapping, bindparam, func, insert, select, text, tuple_, update
@@ -44,7 +44,7 @@ _CLAIM: Final = text(
                 SELECT *, row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS place
                 FROM batch WHERE status = 'validating'
             ) waiting
-            WHERE expires_at > now()
+            WHERE expires_at > now() AND id <> ALL(CAST(:in_hand AS text[]))
               AND (validator_epoch IS NULL OR validator_epoch = :epoch OR NOT EXISTS (
                   SELECT FROM replica r WHERE r.epoch = validator_epoch AND r.fenced_at IS NULL))
             ORDER BY place, random() LIMIT :most
@@ -193,9 +193,15 @@ async def cancel(
 # --- for validators -----------------------------------------------------------------------------------------
 
 
-async def claim_for_validation(connection: AsyncConnection, *, epoch: int) -> Batch | None:
-    """The oldest batch that no other living process validates; from now on, this life does."""
-    rows = await connection.execute(_CLAIM, {"epoch": epoch, "most": MOST_DRAWN})
+async def claim_for_validation(
+    connection: AsyncConnection, *, epoch: int, in_hand: Collection[BatchId] = ()
+) -> Batch | None:
+    """The oldest batch that no living process validates; from now on, this life does.
+
+    `in_hand` are those that it does already: any other of its own has lost its validator.
+    """
+    values = {"epoch": epoch, "most": MOST_DRAWN, "in_hand": list(in_hand)}
+    rows = await connection.execute(_CLAIM, values)
     row = rows.mappings().one_or_none()
     return None if row is None else batch_of(row)
 
