@@ -1,7 +1,7 @@
 """Has batches validated: two at a time in each gateway process, each by a process of its own.
 
-Two, so that a large one does not hold up all the small ones. A batch whose validator breaks is given to another, a
-few times. One whose gateway dies is taken by another gateway, as its life is over.
+Two, so that a large one does not hold up all the small ones. A batch whose validator breaks is given to
+another, a few times. One whose gateway dies is taken by another gateway, as its life is over.
 """
 
 import asyncio
