@@ -32,6 +32,7 @@ from gateway.files.incoming import Caps, Incoming
 from gateway.files.purpose import Purpose
 from gateway.files.store import FileStore, StoredBlob
 from gateway.files.threads import FileThreads
+from gateway.idempotency import KEY_LIFE
 from gateway.keys.caller import Caller
 from gateway.quotas import queries as quotas
 from gateway.quotas.storage import StorageCeiling, StorageOwner, storage_ceiling
@@ -39,7 +40,6 @@ from gateway.rhythm import Rhythm
 from gateway.settings import FilesSection
 from gateway.tenants.ids import TenantId
 
-KEY_LIFE: Final = timedelta(hours=24)  # of idempotency keys
 ORPHAN_AFTER: Final = timedelta(hours=1)
 PUT_OFF: Final = timedelta(hours=1)  # a file that expires while a batch reads it
 READ_BYTES: Final = 256 * 1024

@@ -16,13 +16,13 @@ from gateway.batches.ids import BatchId
 from gateway.batches.items import Items
 from gateway.batches.status import OPEN, BatchStatus, EndsAs
 from gateway.batches.tables import batch
+from gateway.idempotency import KEY_LIFE
 from gateway.tenants.ids import KeyId, ProjectId, TenantId
 
 ENQUEUED_LOCKS: Final = (
     0x51_0BA7  # first half of the advisory lock under which a tenant's tokens are added up
 )
 ORDER_LOCKS: Final = 0x51_0DE2  # first half of the advisory lock under which a tenant orders
-REMEMBERED_HOURS: Final = 24  # of an Idempotency-Key
 MOST_DRAWN: Final = 16  # batches that a validator may find taken before it goes away with nothing
 
 # Said in the statement itself, so that every plan of it may use the index of open batches.
@@ -123,7 +123,7 @@ async def forget_old_key(connection: AsyncConnection, tenant: TenantId, project:
             batch.c.tenant_id == tenant,
             batch.c.project_id == project,
             batch.c.idempotency_key == key,
-            batch.c.created_at < func.now() - func.make_interval(0, 0, 0, 0, REMEMBERED_HOURS),
+            batch.c.created_at < func.now() - KEY_LIFE,
         )
         .values(idempotency_key=None)
     )
