@@ -52,11 +52,14 @@ class BatchFinishing:
         self._store = store
         self._keep = timedelta(days=keep_days)
         self._on_ended = on_ended
+        self._failed: set[BatchId] = set()  # these are passed over until all others have had their turn
 
     async def turn(self, term: Rhythm) -> None:
-        """Finishes what has ended; a batch that cannot be finished does not hold up the others."""
+        """Finishes what has ended; batches that cannot be finished do not hold up the others."""
         async with self._database.system_transaction() as connection:
-            ready = await outputs.ready(connection, most=MOST_BATCHES)
+            ready = await outputs.ready(connection, most=MOST_BATCHES, but=self._failed)
+        if len(ready) < MOST_BATCHES:
+            self._failed.clear()
         trouble: Exception | None = None
         for ended in ready:
             try:
@@ -65,6 +68,7 @@ class BatchFinishing:
                 return
             except Exception as error:  # raised when all have had their turn
                 trouble = error
+                self._failed.add(ended.id)
         if trouble is not None:
             raise trouble
 

@@ -3,7 +3,7 @@
 Spans batches, files, keys and limits. Each verb is one short transaction.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -17,7 +17,7 @@ from gateway.batches.items import Items
 from gateway.batches.status import TERMINAL
 from gateway.batches.window import window_of
 from gateway.db import Database
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import InvalidRequest, LimitReached, NotFound
 from gateway.files import queries as files
 from gateway.files.file import StoredFile
 from gateway.files.ids import FileId
@@ -76,16 +76,20 @@ class Validated:
 # --- for their owners --------------------------------------------------------------------------------------
 
 
-async def create(database: Database, caller: Caller, wanted: Wanted) -> Batch:
+async def create(database: Database, caller: Caller, wanted: Wanted, *, most_open: int) -> Batch:
     """A new batch, or the one that was ordered under the same idempotency key.
 
-    Raises InvalidRequest, NotFound for the input file, StoreUnavailable.
+    Raises InvalidRequest, NotFound for the input file, StoreUnavailable, and LimitReached where so many of
+    the tenant's have not ended.
     """
     window = _window(wanted)
     async with database.tenant_transaction(caller.tenant) as connection:
+        await queries.lock_orders(connection, caller.tenant)
         earlier = await _under_key(connection, caller, wanted)
         if earlier is not None:
             return earlier
+        if await queries.num_open(connection, caller.tenant) >= most_open:
+            raise _too_many_open(caller, most_open)
         stored = await _input_file(connection, caller, wanted.input_file)
         order = Order(
             tenant=caller.tenant,
@@ -100,11 +104,7 @@ async def create(database: Database, caller: Caller, wanted: Wanted) -> Batch:
             metadata=wanted.metadata,
             idempotency_key=wanted.idempotency_key,
         )
-        made = await queries.add(connection, new_batch_id(), order)
-        if made is None:  # another order with the same key came first
-            made = await _under_key(connection, caller, wanted)
-            assert made is not None
-        return made
+        return await queries.add(connection, new_batch_id(), order)
 
 
 async def find(database: Database, caller: Caller, batch_id: BatchId) -> Batch:
@@ -136,10 +136,10 @@ async def cancel(database: Database, caller: Caller, batch_id: BatchId) -> Batch
 # --- for validators ----------------------------------------------------------------------------------------
 
 
-async def claim(database: Database, *, epoch: int) -> Claimed | None:
-    """A batch that this process is to validate, if there is one. Raises StoreUnavailable."""
+async def claim(database: Database, *, epoch: int, in_hand: Collection[BatchId] = ()) -> Claimed | None:
+    """A batch that this process is to validate, but for those in hand, if any. Raises StoreUnavailable."""
     async with database.system_transaction() as connection:
-        batch = await queries.claim_for_validation(connection, epoch=epoch)
+        batch = await queries.claim_for_validation(connection, epoch=epoch, in_hand=in_hand)
         if batch is None:
             return None
         key = await keys.record(connection, batch.key)
@@ -244,6 +244,17 @@ def _window(wanted: Wanted) -> int:
         raise InvalidRequest(
             f"'completion_window' {error}.", param="completion_window", code="invalid_value"
         ) from error
+
+
+def _too_many_open(caller: Caller, most_open: int) -> LimitReached:
+    return LimitReached(
+        f"Open batches limit reached for organization {caller.tenant_name}: Limit {most_open}. "
+        "Wait until some have ended, or put more lines into each.",
+        limit_type="requests",
+        code="open_batches_limit_reached",
+        retry_after_seconds=None,
+        should_retry=False,
+    )
 
 
 async def _under_key(connection: AsyncConnection, caller: Caller, wanted: Wanted) -> Batch | None:

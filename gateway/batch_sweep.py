@@ -122,8 +122,8 @@ class BatchSweep:
         async with self._database.system_transaction() as connection:
             return await outputs.forget_batches(connection, days=self._keep_days, most=MOST_BATCHES)
 
-    async def _remove_orphans(self, _: Rhythm) -> None:
-        await self._filing.remove_orphans()
+    async def _remove_orphans(self, term: Rhythm) -> None:
+        await self._filing.remove_orphans(term)
 
     async def _cancel_of_ended_keys(self) -> None:
         """A batch runs on behalf of the key that submitted it. Disabled tenants' batches wait instead."""

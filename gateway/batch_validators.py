@@ -1,7 +1,7 @@
-"""Has batches validated: one at a time in each gateway process, each by a process of its own.
+"""Has batches validated: two at a time in each gateway process, each by a process of its own.
 
-A batch whose validator breaks is given to another, a few times. One whose gateway dies is taken by another
-gateway, as its life is over.
+Two, so that a large one does not hold up all the small ones. A batch whose validator breaks is given to
+another, a few times. One whose gateway dies is taken by another gateway, as its life is over.
 """
 
 import asyncio
@@ -28,6 +28,8 @@ from gateway.settings import GatewaySettings
 
 POLL_SECONDS: Final = 0.5
 MOST_ATTEMPTS: Final = 3
+MOST_AT_ONCE: Final = 2
+AWAY_SECONDS: Final = 5.0  # before a batch whose file could not be read is tried again
 _ONE_CORE: Final = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 logger = logging.getLogger(__name__)
@@ -51,19 +53,24 @@ class BatchValidators:
         self._epoch = epoch
         self._poll_seconds = poll_seconds
         self._broken: Counter[BatchId] = Counter()
+        self._in_hand: set[BatchId] = set()
+        self._claiming = asyncio.Lock()
         self._rhythm = Rhythm()
-        self._running: asyncio.Task[None] | None = None
+        self._running: list[asyncio.Task[None]] = []
         self._trouble = Trouble(logger, "batches are not validated")
 
     async def start(self) -> None:
         """Begins to look for batches."""
-        self._running = asyncio.create_task(self._run(), name="batch validators")
+        self._running = [
+            asyncio.create_task(self._run(), name=f"batch validator {number}")
+            for number in range(MOST_AT_ONCE)
+        ]
 
     async def stop(self) -> None:
         """Ends what is being validated; others begin it anew."""
         self._rhythm.stop()
-        if self._running is not None:
-            await asyncio.wait({self._running})
+        if self._running:
+            await asyncio.wait(self._running)
 
     async def _run(self) -> None:
         async for _ in self._rhythm.turns(self._poll_seconds):
@@ -79,15 +86,32 @@ class BatchValidators:
         """Whether there was a batch, and it has been dealt with."""
         if not self._catalogue.models(allowed=None):
             return False  # before an engine was met, no model is known
-        claimed = await batch_intake.claim(self._database, epoch=self._epoch())
+        claimed = await self._claim()
         if claimed is None:
             return False
+        try:
+            return await self._deal_with(claimed)
+        finally:
+            self._in_hand.remove(claimed.ticket.batch)
+
+    async def _claim(self) -> Claimed | None:
+        """One that is not in hand yet, and is from now on."""
+        async with self._claiming:
+            claimed = await batch_intake.claim(self._database, epoch=self._epoch(), in_hand=self._in_hand)
+            if claimed is not None:
+                self._in_hand.add(claimed.ticket.batch)
+        return claimed
+
+    async def _deal_with(self, claimed: Claimed) -> bool:
+        """Whether it is done with."""
         ticket = claimed.ticket
         status = await self._run_validator(self._job(claimed), ticket)
         if status in (None, DONE):
             self._broken.pop(ticket.batch, None)
             return True
-        if status != AWAY:
+        if status == AWAY:
+            await self._rhythm.pause(AWAY_SECONDS)
+        else:
             await self._note_broken(ticket, status)
         return False
 

@@ -32,18 +32,19 @@ from gateway.files.incoming import Caps, Incoming
 from gateway.files.purpose import Purpose
 from gateway.files.store import FileStore, StoredBlob
 from gateway.files.threads import FileThreads
+from gateway.idempotency import KEY_LIFE
 from gateway.keys.caller import Caller
 from gateway.quotas import queries as quotas
 from gateway.quotas.storage import StorageCeiling, StorageOwner, storage_ceiling
+from gateway.rhythm import Rhythm
 from gateway.settings import FilesSection
 from gateway.tenants.ids import TenantId
 
-KEY_LIFE: Final = timedelta(hours=24)  # of idempotency keys
 ORPHAN_AFTER: Final = timedelta(hours=1)
 PUT_OFF: Final = timedelta(hours=1)  # a file that expires while a batch reads it
 READ_BYTES: Final = 256 * 1024
 ROWS_AT_ONCE: Final = 1_000
-_BLOBS_AT_ONCE: Final = 1_000
+BLOBS_AT_ONCE: Final = 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -252,13 +253,21 @@ class Filing:
             await self._remove_blob(stored.blob)
         return len(over)
 
-    async def remove_orphans(self) -> int:
-        """Removes blobs without a row, an hour after they were whole; how many."""
+    async def remove_orphans(self, term: Rhythm) -> int:
+        """Removes blobs without a row, an hour after they were whole, until the term is over; how many."""
         blobs, num_removed = self.store.blobs(), 0
-        while page := await self._threads.run(lambda: list(islice(blobs, _BLOBS_AT_ONCE))):
-            for blob in await self._orphans(page):
-                await self._threads.run(partial(self.store.delete, blob))
-                num_removed += 1
+        next_page = partial(self._threads.run, lambda: list(islice(blobs, BLOBS_AT_ONCE)))
+        while not term.is_over and (page := await next_page()):
+            num_removed += await self._remove_all(await self._orphans(page), term)
+        return num_removed
+
+    async def _remove_all(self, blobs: Iterable[str], term: Rhythm) -> int:
+        num_removed = 0
+        for blob in blobs:
+            if term.is_over:
+                break
+            await self._threads.run(partial(self.store.delete, blob))
+            num_removed += 1
         return num_removed
 
     async def _orphans(self, blobs: Iterable[StoredBlob]) -> set[str]:

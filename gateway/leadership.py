@@ -8,7 +8,6 @@ what a leader does must be safe then.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,8 +84,14 @@ class Leadership:
         try:
             await self._lead(connection)
         finally:
-            with suppress(Exception):  # with its connection the lock is gone
-                await connection.execute(text("SELECT pg_advisory_unlock(:leader_locks, :lock)"), self._key)
+            await self._let_go(connection)
+
+    async def _let_go(self, connection: AsyncConnection) -> None:
+        """With the lock, or else with the connection: no pool may keep what holds it."""
+        try:
+            await connection.execute(text("SELECT pg_advisory_unlock(:leader_locks, :lock)"), self._key)
+        except Exception:  # whatever it was: the next term tells, if it lasts
+            await connection.invalidate()
 
     async def _lead(self, connection: AsyncConnection) -> None:
         """Does its duties until it is stopped, or the connection that holds the lock is lost."""

@@ -64,6 +64,8 @@ class GatewaySection(Section):
     """Where a worker writes down what the store does not have yet; None: a killed worker loses it."""
     usage_event_days: Annotated[int, Field(ge=1, le=36_500)] = 90
     batch_days: Annotated[int, Field(ge=1, le=36_500)] = 30  # batches are listed so long after their end
+    max_open_batches: Annotated[int, Field(gt=0)] = 2_000
+    """Of one tenant: the sweep looks at each every second, and a process validates about one a second."""
     usage_minute_days: Annotated[int, Field(ge=8, le=36_500)] = 30  # reports go back a week by the minute
 
 

@@ -11,6 +11,7 @@ from gateway import batch_intake
 from gateway.api.admin.described import COMPONENTS
 from gateway.api.body import read_body
 from gateway.api.context import context_of
+from gateway.api.file_form import MAX_KEEP_SECONDS, MIN_KEEP_SECONDS
 from gateway.api.services import services_of
 from gateway.batch_intake import Wanted
 from gateway.batches.batch import Batch
@@ -19,6 +20,7 @@ from gateway.batches.ids import BatchId
 from gateway.batches.progress import done_at
 from gateway.batches.status import BatchStatus
 from gateway.files.ids import FileId
+from gateway.idempotency import LONGEST_KEY
 from gateway.keys.caller import Caller
 from gateway.keys.scope import Scope
 
@@ -26,7 +28,6 @@ MOST_METADATA: Final = 16
 LONGEST_METADATA_NAME: Final = 64  # characters
 LONGEST_METADATA_VALUE: Final = 512
 LONGEST_ID: Final = 200
-LONGEST_IDEMPOTENCY_KEY: Final = 255
 
 Name = Annotated[str, Meta(max_length=LONGEST_METADATA_NAME)]
 Value = Annotated[str, Meta(max_length=LONGEST_METADATA_VALUE)]
@@ -35,7 +36,7 @@ Limit = Annotated[int, Query(ge=1, le=100, description="How many at most.")]
 After = Annotated[str | None, Query(max_length=LONGEST_ID, description="Begin behind the batch of this id.")]
 IdempotencyKey = Annotated[
     str | None,
-    Header(max_length=LONGEST_IDEMPOTENCY_KEY, description="For a day, the same order makes one batch."),
+    Header(max_length=LONGEST_KEY, description="For a day, the same order makes one batch."),
 ]
 
 
@@ -43,7 +44,7 @@ class OutputExpiry(msgspec.Struct, frozen=True):
     """How long the files that a batch makes are kept: so many seconds from when they were made."""
 
     anchor: Literal["created_at"]
-    seconds: Annotated[int, Meta(ge=3_600, le=2_592_000)]
+    seconds: Annotated[int, Meta(ge=MIN_KEEP_SECONDS, le=MAX_KEEP_SECONDS)]
 
 
 class NewBatch(msgspec.Struct, frozen=True):
@@ -161,7 +162,9 @@ async def create_batch(request: Request, idempotency_key: IdempotencyKey = None)
         keep_output_seconds=None if expiry is None else expiry.seconds,
         idempotency_key=idempotency_key or None,
     )
-    return _shown(await batch_intake.create(services_of(request.scope).database, caller, wanted))
+    services = services_of(request.scope)
+    most_open = services.settings.max_open_batches
+    return _shown(await batch_intake.create(services.database, caller, wanted, most_open=most_open))
 
 
 @router.get("", summary="List batches, newest first", responses={200: _answers(BatchList)})

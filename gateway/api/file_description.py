@@ -8,6 +8,7 @@ from gateway.api import file_content, file_upload
 from gateway.api.admin.described import COMPONENTS
 from gateway.api.file_form import ANCHOR, FILE, MAX_KEEP_SECONDS, MIN_KEEP_SECONDS, PURPOSE, SECONDS
 from gateway.api.file_view import DeletedFile, FileList, FileObject
+from gateway.idempotency import LONGEST_KEY
 from gateway.rendering import ErrorBody
 
 SHAPES: Final = (FileObject, FileList, DeletedFile)
@@ -38,7 +39,7 @@ _KEY_HEADER: Final = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "The same upload again, within a day, is the same file.",
-    "schema": {"type": "string", "maxLength": file_upload.LONGEST_KEY},
+    "schema": {"type": "string", "maxLength": LONGEST_KEY},
 }
 _RANGE_HEADER: Final = {"name": "Range", "in": "header", "schema": {"type": "string"}}
 

@@ -18,12 +18,12 @@ from gateway.api.services import Services, services_of
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.files.file import StoredFile
 from gateway.filing import Upload
+from gateway.idempotency import LONGEST_KEY
 from gateway.keys.caller import Caller
 from gateway.keys.scope import Scope as KeyScope
 
 ROUTE: Final = "/v1/files"
 FORM_BYTES: Final = 64 * 1024  # of a body, around the file
-LONGEST_KEY: Final = 255  # characters of an Idempotency-Key
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """SQL of how ended batches get their files: lines by pages, and the last state. It opens no transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ _READY: Final = text(
     WHERE (status = 'finalizing'
            OR status IN ('validating', 'in_progress') AND ends_as = 'expired'
            OR status = 'cancelling' AND ends_as = 'cancelled')
+      AND id <> ALL(CAST(:but AS text[]))
       AND (SELECT true FROM batch_item WHERE batch_id = b.id AND state = 'pending' LIMIT 1) IS NULL
       AND (SELECT true FROM batch_item WHERE batch_id = b.id AND state = 'leased' LIMIT 1) IS NULL
     ORDER BY created_at, id LIMIT :most
@@ -115,9 +116,9 @@ class UnrunItem:
     custom_id: str
 
 
-async def ready(connection: AsyncConnection, *, most: int) -> list[EndedBatch]:
-    """Whose files can be written, everybody's, oldest first."""
-    rows = await connection.execute(_READY, {"most": most})
+async def ready(connection: AsyncConnection, *, most: int, but: Collection[BatchId] = ()) -> list[EndedBatch]:
+    """Whose files can be written, everybody's, oldest first; none of `but`."""
+    rows = await connection.execute(_READY, {"most": most, "but": list(but)})
     return [
         EndedBatch(
             id=BatchId(row.id),

@@ -3,11 +3,10 @@
 How their items are claimed and recorded is elsewhere (`claims.py`, `results.py`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from sqlalchemy import RowMapping, func, select, text, tuple_, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import RowMapping, bindparam, func, insert, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.batches import faults
@@ -15,30 +14,43 @@ from gateway.batches.batch import Batch, Order
 from gateway.batches.faults import Fault
 from gateway.batches.ids import BatchId
 from gateway.batches.items import Items
-from gateway.batches.status import OPEN, TERMINAL, BatchStatus, EndsAs
+from gateway.batches.status import OPEN, BatchStatus, EndsAs
 from gateway.batches.tables import batch
+from gateway.idempotency import KEY_LIFE
 from gateway.tenants.ids import KeyId, ProjectId, TenantId
 
 ENQUEUED_LOCKS: Final = (
     0x51_0BA7  # first half of the advisory lock under which a tenant's tokens are added up
 )
-REMEMBERED_HOURS: Final = 24  # of an Idempotency-Key
+ORDER_LOCKS: Final = 0x51_0DE2  # first half of the advisory lock under which a tenant orders
+MOST_DRAWN: Final = 16  # batches that a validator may find taken before it goes away with nothing
+
+# Said in the statement itself, so that every plan of it may use the index of open batches.
+_IS_OPEN: Final = batch.c.status.in_(
+    bindparam("open_statuses", sorted(OPEN), expanding=True, literal_execute=True)
+)
 
 # A validator lives as long as the life of the process that runs it. Of each tenant the oldest batch is next;
-# between tenants lots are drawn, so that nobody waits behind all that another has ordered.
+# between tenants lots are drawn, so that nobody waits behind all that another has ordered. One pass finds a
+# few of those that wait: comparing each with each takes seconds where statistics are old, and one would not
+# do, as another process may be about to take it.
 _CLAIM: Final = text(
     """
     UPDATE batch SET validator_epoch = :epoch
     WHERE id = (
-        SELECT b.id
-        FROM batch b JOIN (
-            SELECT id, row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS place
-            FROM batch WHERE status = 'validating'
-        ) waiting ON waiting.id = b.id
-        WHERE b.status = 'validating' AND b.expires_at > now()
-          AND (b.validator_epoch IS NULL OR b.validator_epoch = :epoch OR NOT EXISTS (
-              SELECT FROM replica r WHERE r.epoch = b.validator_epoch AND r.fenced_at IS NULL))
-        ORDER BY waiting.place, random() LIMIT 1 FOR UPDATE OF b SKIP LOCKED
+        SELECT batch.id
+        FROM batch JOIN (
+            SELECT id, place, validator_epoch FROM (
+                SELECT *, row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS place
+                FROM batch WHERE status = 'validating'
+            ) waiting
+            WHERE expires_at > now() AND id <> ALL(CAST(:in_hand AS text[]))
+              AND (validator_epoch IS NULL OR validator_epoch = :epoch OR NOT EXISTS (
+                  SELECT FROM replica r WHERE r.epoch = validator_epoch AND r.fenced_at IS NULL))
+            ORDER BY place, random() LIMIT :most
+        ) few ON few.id = batch.id
+        WHERE batch.status = 'validating' AND batch.validator_epoch IS NOT DISTINCT FROM few.validator_epoch
+        ORDER BY few.place LIMIT 1 FOR UPDATE OF batch SKIP LOCKED
     )
     RETURNING *
     """
@@ -69,8 +81,19 @@ _JOIN_SHARES: Final = text(
 # --- for their owners ---------------------------------------------------------------------------------------
 
 
-async def add(connection: AsyncConnection, batch_id: BatchId, order: Order) -> Batch | None:
-    """Stores a new batch; None where the order's idempotency key has made one already."""
+async def lock_orders(connection: AsyncConnection, tenant: TenantId) -> None:
+    """Until the transaction ends, nobody else orders for the tenant."""
+    await connection.execute(select(func.pg_advisory_xact_lock(ORDER_LOCKS, func.hashtext(tenant))))
+
+
+async def num_open(connection: AsyncConnection, tenant: TenantId) -> int:
+    """How many batches of the tenant have not ended."""
+    found = await connection.scalar(select(func.count()).where(batch.c.tenant_id == tenant, _IS_OPEN))
+    return int(found or 0)
+
+
+async def add(connection: AsyncConnection, batch_id: BatchId, order: Order) -> Batch:
+    """Stores a new batch. The order's idempotency key must have made none."""
     rows = await connection.execute(
         insert(batch)
         .values(
@@ -87,11 +110,9 @@ async def add(connection: AsyncConnection, batch_id: BatchId, order: Order) -> B
             idempotency_key=order.idempotency_key,
             expires_at=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, order.window_seconds),
         )
-        .on_conflict_do_nothing(constraint="uq_batch_tenant_id_project_id_idempotency_key")
         .returning(batch)
     )
-    row = rows.mappings().one_or_none()
-    return None if row is None else batch_of(row)
+    return batch_of(rows.mappings().one())
 
 
 async def forget_old_key(connection: AsyncConnection, tenant: TenantId, project: ProjectId, key: str) -> None:
@@ -102,7 +123,7 @@ async def forget_old_key(connection: AsyncConnection, tenant: TenantId, project:
             batch.c.tenant_id == tenant,
             batch.c.project_id == project,
             batch.c.idempotency_key == key,
-            batch.c.created_at < func.now() - func.make_interval(0, 0, 0, 0, REMEMBERED_HOURS),
+            batch.c.created_at < func.now() - KEY_LIFE,
         )
         .values(idempotency_key=None)
     )
@@ -172,9 +193,15 @@ async def cancel(
 # --- for validators -----------------------------------------------------------------------------------------
 
 
-async def claim_for_validation(connection: AsyncConnection, *, epoch: int) -> Batch | None:
-    """The oldest batch that no other living process validates; from now on, this life does."""
-    rows = await connection.execute(_CLAIM, {"epoch": epoch})
+async def claim_for_validation(
+    connection: AsyncConnection, *, epoch: int, in_hand: Collection[BatchId] = ()
+) -> Batch | None:
+    """The oldest batch that no living process validates; from now on, this life does.
+
+    `in_hand` are those that it does already: any other of its own has lost its validator.
+    """
+    values = {"epoch": epoch, "most": MOST_DRAWN, "in_hand": list(in_hand)}
+    rows = await connection.execute(_CLAIM, values)
     row = rows.mappings().one_or_none()
     return None if row is None else batch_of(row)
 
@@ -215,7 +242,7 @@ async def enqueued_tokens(
     which = {batch.c.project_id: project, batch.c.key_id: key, batch.c.model: model}
     total = await connection.scalar(
         select(func.coalesce(func.sum(batch.c.enqueued_tokens), 0))
-        .where(batch.c.tenant_id == tenant, batch.c.status.not_in(sorted(TERMINAL)))
+        .where(batch.c.tenant_id == tenant, _IS_OPEN)
         .where(*(column == wanted for column, wanted in which.items() if wanted is not None))
     )
     return int(total or 0)

@@ -1,6 +1,6 @@
-"""The states of a batch and of its items: the wire's words, and which may follow which. Pure.
+"""The states of a batch and of its items: the wire's words, and which follow which. Pure.
 
-    validating ──▶ failed
+    validating ──▶ failed, expired
         │    ╲
         ▼     ╲──────────▶ cancelling ──▶ cancelled
     in_progress ─▶ expired     ▲
@@ -11,7 +11,6 @@ Towards which end a batch goes is its `EndsAs`: one that expires stays `in_progr
 cancelled `cancelling`, until its files are written.
 """
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -46,22 +45,7 @@ class ItemState(StrEnum):
     UNRUN = "unrun"  # its batch ended before it did
 
 
-NEXT: Final[Mapping[BatchStatus, frozenset[BatchStatus]]] = {
-    BatchStatus.VALIDATING: frozenset(
-        {BatchStatus.FAILED, BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING, BatchStatus.EXPIRED}
-    ),
-    BatchStatus.IN_PROGRESS: frozenset({BatchStatus.FINALIZING, BatchStatus.EXPIRED, BatchStatus.CANCELLING}),
-    BatchStatus.FINALIZING: frozenset({BatchStatus.COMPLETED, BatchStatus.CANCELLING}),
-    BatchStatus.CANCELLING: frozenset({BatchStatus.CANCELLED}),
-    BatchStatus.FAILED: frozenset(),
-    BatchStatus.COMPLETED: frozenset(),
-    BatchStatus.EXPIRED: frozenset(),
-    BatchStatus.CANCELLED: frozenset(),
-}
-TERMINAL: Final = frozenset(status for status, following in NEXT.items() if not following)
+TERMINAL: Final = frozenset(
+    {BatchStatus.FAILED, BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED}
+)
 OPEN: Final = frozenset(BatchStatus) - TERMINAL
-
-
-def may_follow(before: BatchStatus, after: BatchStatus) -> bool:
-    """Whether a batch may go from one state to the other at once."""
-    return after in NEXT[before]

@@ -88,7 +88,14 @@ batch: Final = Table(
     Index(None, "status", "created_at", "id"),
     Index(None, "created_at", "id"),
     Index(None, "input_file_id"),
-    Index("ix_batch_open", "status", postgresql_where=text(f"status in ({_OPEN})")),
+    Index("ix_batch_open", "status", "tenant_id", postgresql_where=text(f"status in ({_OPEN})")),
+    Index(
+        "ix_batch_validating",
+        "tenant_id",
+        "created_at",
+        "id",
+        postgresql_where=text(f"status = '{BatchStatus.VALIDATING}'"),
+    ),
     CheckConstraint(f"status in ({_STATUSES})", name="status_known"),
     CheckConstraint(f"ends_as in ({_ENDS})", name="ends_as_known"),
 )

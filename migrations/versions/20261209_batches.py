@@ -89,8 +89,10 @@ def upgrade() -> None:
     op.create_index('ix_batch_status_created_at_id', 'batch', ['status', 'created_at', 'id'])
     op.create_index('ix_batch_created_at_id', 'batch', ['created_at', 'id'])
     op.create_index('ix_batch_input_file_id', 'batch', ['input_file_id'])
-    op.create_index('ix_batch_open', 'batch', ['status'],
+    op.create_index('ix_batch_open', 'batch', ['status', 'tenant_id'],
         postgresql_where=sa.text("status in ('validating', 'in_progress', 'finalizing', 'cancelling')"))
+    op.create_index('ix_batch_validating', 'batch', ['tenant_id', 'created_at', 'id'],
+        postgresql_where=sa.text("status = 'validating'"))
     op.create_table('batch_item',
         sa.Column('batch_id', sa.Text(), nullable=False),
         sa.Column('line', sa.Integer(), nullable=False),

@@ -21,6 +21,7 @@ from gateway.files.file import StoredFile
 from gateway.files.ids import new_file_id
 from gateway.files.local_store import LocalFileStore
 from gateway.files.purpose import Purpose
+from gateway.keys.caller import Caller
 from gateway.requests.catalogue import Catalogue
 from gateway.settings import FilesSection, GatewaySettings, SecretsSection
 from tests.builders.batch_input import CHAT
@@ -66,7 +67,7 @@ class Orders:
     async def order(self, customer: Customer, content: bytes | Iterable[bytes], **changes: Any) -> Batch:
         """A batch of these lines, which nobody has validated."""
         stored = await self.store(customer, content)
-        return await batch_intake.create(self.database, customer.caller, wanted(stored, **changes))
+        return await create(self.database, customer.caller, wanted(stored, **changes))
 
     async def order_endless(self, customer: Customer) -> Batch:
         """A batch whose validation does not end: its file is a pipe that nobody writes to."""
@@ -95,6 +96,11 @@ class Orders:
                 assert not found.faults, found.faults
                 await asyncio.sleep(0.05)
         return found
+
+
+async def create(database: Database, caller: Caller, order: Wanted, *, most_open: int = 100) -> Batch:
+    """A batch, where the tenant has not so many."""
+    return await batch_intake.create(database, caller, order, most_open=most_open)
 
 
 def wanted(stored: StoredFile, **changes: Any) -> Wanted:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from gateway import batch_finishing
 from gateway.batch_files import BatchFiles
 from gateway.batch_finishing import BatchFinishing, LinesMissing
 from gateway.batches.ids import BatchId
@@ -25,6 +26,8 @@ from tests.builders.store import Customer, make_customer
 from tests.builders.store_rows import rows, value
 
 pytestmark = pytest.mark.postgres
+
+STATUSES = "SELECT status FROM batch ORDER BY created_at"
 
 END = """
     SELECT status, num_items, num_completed, num_failed, output_file_id IS NOT NULL, error_file_id IS NOT NULL
@@ -388,6 +391,41 @@ async def test_a_batch_that_lacks_a_line_does_not_end_and_others_do(
         await BatchFinishing(database, store).turn(Rhythm())
     assert {row[0] for row in rows(database_url, END)} == {"finalizing", "completed"}
     assert num_blobs(store) == 1
+
+
+async def test_batches_that_cannot_be_finished_do_not_hold_up_those_behind_them(
+    database: Database,
+    database_url: str,
+    customer: Customer,
+    store: LocalFileStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A turn takes the oldest ones, and they stayed the oldest."""
+    monkeypatch.setattr(batch_finishing, "MOST_BATCHES", 1)
+    for _ in range(2):
+        await whole_batch(database, customer)
+    await change_oldest(database, by=1)
+    finishing = BatchFinishing(database, store)
+    with pytest.raises(LinesMissing):
+        await finishing.turn(Rhythm())
+    await finishing.turn(Rhythm())
+    assert rows(database_url, STATUSES) == [("finalizing",), ("completed",)]
+    await finishing.turn(Rhythm())  # none is left: who was passed over has its turn again
+    await change_oldest(database, by=-1)
+    await finishing.turn(Rhythm())
+    assert rows(database_url, STATUSES) == [("completed",), ("completed",)]
+
+
+async def change_oldest(database: Database, *, by: int) -> None:
+    """Says that the oldest batch has so many items more than it has."""
+    async with database.system_transaction() as connection:
+        await connection.execute(
+            text(
+                "UPDATE batch SET num_items = num_items + :by "
+                "WHERE id = (SELECT id FROM batch ORDER BY created_at LIMIT 1)"
+            ),
+            {"by": by},
+        )
 
 
 async def test_a_leader_that_is_stopped_leaves_the_batch_as_it_is(

@@ -5,11 +5,13 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select, text, update
 
 from gateway import batch_intake
 from gateway.batch_intake import Ticket, Validated
+from gateway.batches import queries
 from gateway.batches.batch import Batch
 from gateway.batches.faults import Fault
 from gateway.batches.items import Item, columns_of
@@ -17,13 +19,15 @@ from gateway.batches.status import BatchStatus
 from gateway.batches.tables import batch as batches
 from gateway.batches.tables import batch_share
 from gateway.db import Database
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import InvalidRequest, LimitReached, NotFound
 from gateway.key_administration import issue_key
 from gateway.project_administration import create_project
 from gateway.quotas.limits import QuotaKind, Scope
 from tests.builders.batch_input import chat_line
-from tests.builders.batch_orders import Orders, ticket_of, wanted
+from tests.builders.batch_orders import Orders, create, ticket_of, wanted
 from tests.builders.batches import make_batch
+from tests.builders.files import set_batch_status
+from tests.builders.plans import rows_touched
 from tests.builders.store import Customer, limit_tenant, make_customer
 from tests.builders.store_rows import rows, value
 
@@ -34,6 +38,13 @@ ITEMS = [
     Item(line=3, custom_id="b\u00e9", first_byte=12, num_bytes=5, prompt_tokens=40, prefix=2**63 - 1),
 ]
 SIXTY = Validated(model="tiny", num_items=2, num_tokens=60)
+MULTIPLY = """
+    INSERT INTO batch (id, tenant_id, project_id, key_id, endpoint, input_file_id, input_blob,
+                       completion_window, created_at, expires_at)
+    SELECT id || number, tenant_id, project_id, key_id, endpoint, input_file_id, input_blob,
+           completion_window, created_at + make_interval(secs => number), expires_at
+    FROM batch, generate_series(1, 1999) number
+"""
 
 
 @pytest.fixture
@@ -136,6 +147,22 @@ async def test_each_tenants_oldest_batch_is_next_and_nobody_waits_behind_all_of_
     (theirs,) = [await orders.order(other, b"")]
     claimed = [await batch_intake.claim(database, epoch=epoch) for epoch in range(50)]
     assert {one.ticket.batch for one in claimed if one is not None} == {oldest.id, theirs.id}
+
+
+async def test_a_claim_among_thousands_of_new_batches_looks_at_each_a_few_times(
+    database: Database, database_url: str, customer: Customer
+) -> None:
+    """It compared each with each until statistics were gathered again, and outlasted a statement's time."""
+    first = await make_batch(database, customer, num_items=0, status=BatchStatus.VALIDATING)
+    with psycopg.connect(database_url) as owner:
+        owner.execute("ANALYZE batch")
+    async with database.system_transaction() as connection:
+        await connection.execute(text(MULTIPLY))
+        async with rows_touched(connection) as touched:
+            claimed = await queries.claim_for_validation(connection, epoch=1)
+    assert claimed is not None
+    assert claimed.id == first
+    assert sum(touched) < 10 * 2_000
 
 
 @pytest.mark.parametrize("scope", Scope)
@@ -245,7 +272,7 @@ async def test_the_same_order_again_is_the_same_batch_even_at_once(
     database: Database, database_url: str, orders: Orders, customer: Customer
 ) -> None:
     order = wanted(await orders.store(customer, chat_line()), idempotency_key="once", metadata={"a": "b"})
-    made = await asyncio.gather(*(batch_intake.create(database, customer.caller, order) for _ in range(5)))
+    made = await asyncio.gather(*(create(database, customer.caller, order) for _ in range(5)))
     assert len({batch.id for batch in made}) == 1
     assert value(database_url, "SELECT count(*) FROM batch") == 1
 
@@ -254,10 +281,10 @@ async def test_an_idempotency_key_for_another_order_is_refused(
     database: Database, orders: Orders, customer: Customer
 ) -> None:
     stored = await orders.store(customer, chat_line())
-    await batch_intake.create(database, customer.caller, wanted(stored, idempotency_key="once"))
+    await create(database, customer.caller, wanted(stored, idempotency_key="once"))
     other = wanted(stored, idempotency_key="once", completion_window="1h")
     with pytest.raises(InvalidRequest, match="used for another batch"):
-        await batch_intake.create(database, customer.caller, other)
+        await create(database, customer.caller, other)
 
 
 async def test_an_idempotency_key_is_another_projects_own_and_is_forgotten_after_a_day(
@@ -265,12 +292,12 @@ async def test_an_idempotency_key_is_another_projects_own_and_is_forgotten_after
 ) -> None:
     stored = await orders.store(customer, chat_line())
     order = wanted(stored, idempotency_key="once")
-    first = await batch_intake.create(database, customer.caller, order)
+    first = await create(database, customer.caller, order)
     other = await make_customer(database, "other")
     theirs = wanted(await orders.store(other, b""), idempotency_key="once")
-    await batch_intake.create(database, other.caller, theirs)
+    await create(database, other.caller, theirs)
     rows(database_url, "UPDATE batch SET created_at = now() - interval '25 hours' RETURNING id")
-    assert (await batch_intake.create(database, customer.caller, order)).id != first.id
+    assert (await create(database, customer.caller, order)).id != first.id
 
 
 async def test_a_window_is_as_long_as_it_says(database: Database, orders: Orders, customer: Customer) -> None:
@@ -297,4 +324,28 @@ async def test_another_keys_batches_of_the_same_project_are_found_and_another_pr
     assert await batch_intake.page(database, elsewhere, limit=10, after=None) == []
     stored = await orders.store(customer, b"")
     with pytest.raises(NotFound, match="No such File"):
-        await batch_intake.create(database, elsewhere, wanted(stored))
+        await create(database, elsewhere, wanted(stored))
+
+
+async def test_orders_at_once_leave_no_more_batches_open_than_a_tenant_may_have(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    stored = await orders.store(customer, b"")
+    keyed = [wanted(stored, idempotency_key=str(number)) for number in range(5)]
+    made = await asyncio.gather(
+        *(create(database, customer.caller, order, most_open=2) for order in keyed), return_exceptions=True
+    )
+    refused = [one for one in made if isinstance(one, LimitReached)]
+    assert [str(one) for one in refused] == [
+        "Open batches limit reached for organization acme: Limit 2. "
+        "Wait until some have ended, or put more lines into each."
+    ] * 3
+    assert value(database_url, "SELECT count(*) FROM batch") == 2
+    again = [order for order, one in zip(keyed, made, strict=True) if isinstance(one, Batch)]
+    for order in again:  # which makes none
+        await create(database, customer.caller, order, most_open=2)
+    stranger = await make_customer(database, "stranger")
+    theirs = await orders.store(stranger, b"")
+    await create(database, stranger.caller, wanted(theirs), most_open=2)
+    await set_batch_status(database, BatchStatus.COMPLETED)
+    await create(database, customer.caller, wanted(stored), most_open=2)

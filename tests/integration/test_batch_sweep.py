@@ -1,8 +1,7 @@
 """The sweep as it runs: batches reach their ends by themselves, whoever leads; what is old goes."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,10 @@ from tests.builders.stored_gateway import starting_gateway
 
 pytestmark = pytest.mark.postgres
 
+LEADER = """
+    SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE locktype = 'advisory' AND granted AND application_name IN ('first', 'second')
+"""
 BATCHES = "SELECT status, num_completed, num_failed FROM batch ORDER BY created_at"
 
 
@@ -68,12 +71,15 @@ async def test_batches_reach_their_ends_by_themselves(
 async def test_a_second_process_goes_on_when_the_leader_is_gone(
     database: Database, database_url: str, customer: Customer, store: LocalFileStore
 ) -> None:
-    async with sweeping(database_url, store, "second"):
-        async with sweeping(database_url, store, "third"):
-            await asyncio.sleep(0.1)
-        batch = await make_batch(database, customer, num_items=1)
-        await finish_lines(database, customer, batch, [1])
-        await until_rows(database_url, BATCHES, [("completed", 1, 0)])
+    async with AsyncExitStack() as first:
+        await first.enter_async_context(sweeping(database_url, store, "first"))
+        await until_rows(database_url, LEADER, [("first",)])
+        async with sweeping(database_url, store, "second"):
+            await first.aclose()
+            batch = await make_batch(database, customer, num_items=1)
+            await finish_lines(database, customer, batch, [1])
+            await until_rows(database_url, BATCHES, [("completed", 1, 0)])
+            assert rows(database_url, LEADER) == [("second",)]
 
 
 class NoEngine:

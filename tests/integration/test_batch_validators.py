@@ -121,6 +121,35 @@ async def test_a_cancelled_batch_is_validated_no_longer(
     assert (await orders.now(customer, batch)).status == "cancelling"
 
 
+async def test_a_batch_that_takes_long_does_not_hold_up_the_others(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    endless = await orders.order_endless(customer)
+    async with running_validators(database, database_url, orders.directory):
+        await until_validating()
+        for _ in range(2):
+            small = await orders.order(customer, chat_line())
+            await orders.until(customer, small, BatchStatus.IN_PROGRESS)
+    assert (await orders.now(customer, endless)).status == "validating"
+
+
+async def test_a_file_that_cannot_be_read_is_not_tried_again_at_once(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    batch = await orders.order(customer, chat_line())
+    blob = orders.directory / batch.input_blob
+    blob.unlink()
+    blob.mkdir()  # what no disk reads
+    async with running_validators(database, database_url, orders.directory):
+        await until_validating()
+        await until_no_validator()
+        await asyncio.sleep(1)
+        assert validator_pids() == []
+        blob.rmdir()
+        blob.write_bytes(chat_line())
+        await orders.until(customer, batch, BatchStatus.IN_PROGRESS)
+
+
 async def test_no_validator_outlives_its_gateway(
     database: Database, database_url: str, orders: Orders, customer: Customer
 ) -> None:

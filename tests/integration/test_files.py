@@ -16,6 +16,7 @@ from gateway import filing
 from gateway.administration import set_tenant_enabled
 from gateway.batches.status import OPEN, BatchStatus
 from gateway.db import Database
+from gateway.files.incoming import PENDING_BYTES
 from gateway.key_administration import issue_key
 from gateway.keys.scope import Scope as KeyScope
 from gateway.project_administration import create_project
@@ -32,7 +33,9 @@ from tests.fakes.websocket_engine import WebSocketEngine, answer
 pytestmark = pytest.mark.postgres
 
 LINES = b'{"custom_id": "a"}\n{"custom_id": "b"}\n'
-SETTINGS = {"max_file_bytes": 100_000, "max_lines": 10, "silence_seconds": 0.5, "max_uploads": 8}
+MAX_FILE_BYTES = 4 * PENDING_BYTES
+SETTINGS = {"max_file_bytes": MAX_FILE_BYTES, "max_lines": 10, "silence_seconds": 0.5, "max_uploads": 8}
+BEGUN = b"x" * PENDING_BYTES  # as much as goes to the disk before the rest is there
 SEATS_OF_ONE = 4  # half of them
 BOUNDARY = "sluice-test"
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -234,11 +237,13 @@ async def test_a_body_that_is_no_form_is_a_400(house: House) -> None:
 
 @pytest.mark.parametrize("is_length_told", [True, False])
 async def test_a_file_over_the_cap_is_a_413_and_leaves_nothing(house: House, is_length_told: bool) -> None:
-    body = form(part("purpose", b"batch"), part("file", b"x" * 300_000, filename="a"))
+    too_much = b"x" * (MAX_FILE_BYTES + 100_000)
+    body = form(part("purpose", b"batch"), part("file", too_much, filename="a"))
 
     async def pieces() -> AsyncIterator[bytes]:
-        for start in range(0, len(body), 10_000):
-            yield body[start : start + 10_000]
+        yield body[: 2 * PENDING_BYTES]
+        await until_a_part_is_there(house)
+        yield body[2 * PENDING_BYTES :]
 
     async with house.http() as http:
         response = await http.post("/v1/files", content=body if is_length_told else pieces(), headers=FORM)
@@ -247,23 +252,29 @@ async def test_a_file_over_the_cap_is_a_413_and_leaves_nothing(house: House, is_
     assert on_disk(house.directory) == []
 
 
-async def test_a_client_that_leaves_midway_leaves_nothing(house: House, database_url: str) -> None:
-    head = part("purpose", b"batch") + part("file", b"line\n" * 10, filename="a")[:-10]
-    arrived = asyncio.Event()
+async def test_a_form_that_goes_wrong_behind_its_file_is_a_400_and_leaves_nothing(house: House) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield part("file", BEGUN, filename="a")
+        await until_a_part_is_there(house)
+        yield form(part("purpose", b"fine-tune"))
 
+    async with house.http() as http:
+        response = await http.post("/v1/files", content=pieces(), headers=FORM)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "purpose")
+    assert on_disk(house.directory) == []
+
+
+async def test_a_client_that_leaves_midway_leaves_nothing(house: House, database_url: str) -> None:
     async def half() -> AsyncIterator[bytes]:
-        yield head
-        arrived.set()
+        yield part("purpose", b"batch") + part("file", BEGUN, filename="a")
         await asyncio.sleep(60)
 
     async with house.http() as http:
         sending = asyncio.create_task(http.post("/v1/files", content=half(), headers=FORM))
-        await arrived.wait()
-        await asyncio.sleep(0.1)
+        await until_a_part_is_there(house)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
-    await asyncio.sleep(0.2)
-    assert on_disk(house.directory) == []
+    await until_nothing_is_there(house)
     assert rows(database_url, "SELECT id FROM file") == []
     assert await upload(house.url, house.customer.secret, LINES)  # and no seat is taken
 
@@ -271,15 +282,30 @@ async def test_a_client_that_leaves_midway_leaves_nothing(house: House, database
 async def test_a_client_that_falls_silent_is_timed_out_and_leaves_nothing(house: House) -> None:
     head = (
         f"POST /v1/files HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {house.customer.secret}\r\n"
-        f"Content-Type: {FORM['Content-Type']}\r\nContent-Length: 1000\r\n\r\n"
+        f"Content-Type: {FORM['Content-Type']}\r\nContent-Length: {2 * PENDING_BYTES}\r\n\r\n"
     )
     port = int(house.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(head.encode() + part("file", LINES, filename="a"))
+    writer.write(head.encode() + part("file", BEGUN, filename="a"))
+    await until_a_part_is_there(house)
     response = await reader.read()  # to the end of the connection
     writer.close()
     assert response.startswith(b"HTTP/1.1 504")
     assert on_disk(house.directory) == []
+
+
+async def until_a_part_is_there(house: House) -> None:
+    """Some of a file has gone to the disk."""
+    async with asyncio.timeout(20):
+        while not any(path.suffix == ".part" for path in on_disk(house.directory)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def until_nothing_is_there(house: House) -> None:
+    """The disk is as before."""
+    async with asyncio.timeout(20):
+        while on_disk(house.directory):  # noqa: ASYNC110 - the disk has no event to wait for
+            await asyncio.sleep(0.01)
 
 
 async def test_a_part_of_a_file_can_be_read(house: House) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from gateway import filing as filing_module
 from gateway.batches.status import BatchStatus
 from gateway.db import Database
 from gateway.errors import LimitReached, StoreUnavailable
@@ -17,7 +18,9 @@ from gateway.files import queries
 from gateway.files.file import StoredFile
 from gateway.files.local_store import LocalFileStore
 from gateway.files.purpose import Purpose
+from gateway.files.store import StoredBlob
 from gateway.filing import Filing, Wanted
+from gateway.rhythm import Rhythm
 from gateway.settings import FilesSection
 from gateway.tenants.ids import TenantId
 from tests.builders.files import add_batch, age, on_disk, set_batch_status
@@ -104,10 +107,29 @@ async def test_a_blob_without_a_row_goes_an_hour_later(
     writer.write(b"whose process died before it was recorded")
     orphan = tmp_path / writer.commit()
     make_old(tmp_path / known.blob)
-    assert await filing.remove_orphans() == 0
+    assert await filing.remove_orphans(Rhythm()) == 0
     make_old(orphan)
-    assert await filing.remove_orphans() == 1
+    assert await filing.remove_orphans(Rhythm()) == 1
     assert on_disk(tmp_path) == [tmp_path / known.blob]
+
+
+async def test_no_further_blobs_are_looked_at_when_the_term_is_over(
+    filing: Filing, customer: Customer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stops does not wait for the listing of a large store."""
+    monkeypatch.setattr(filing_module, "BLOBS_AT_ONCE", 1)
+    for _ in range(3):
+        make_old(tmp_path / filing.store.create(customer.tenant.id).commit())
+    term, listed = Rhythm(), filing.store.blobs()
+
+    def blobs() -> Iterator[StoredBlob]:
+        yield next(listed)
+        term.stop()
+        yield from listed
+
+    monkeypatch.setattr(filing.store, "blobs", blobs)
+    assert await filing.remove_orphans(term) == 1
+    assert len(on_disk(tmp_path)) == 2
 
 
 async def test_blobs_of_another_stores_tenants_are_none_of_ours(filing: Filing, tmp_path: Path) -> None:
@@ -115,7 +137,7 @@ async def test_blobs_of_another_stores_tenants_are_none_of_ours(filing: Filing, 
     writer.write(b"text")
     theirs = tmp_path / writer.commit()
     make_old(theirs)
-    assert await filing.remove_orphans() == 0
+    assert await filing.remove_orphans(Rhythm()) == 0
     assert on_disk(tmp_path) == [theirs]
 
 
@@ -132,7 +154,7 @@ async def test_what_may_have_been_recorded_is_left_to_the_sweep(
         await stored(filing, customer)
     (blob,) = on_disk(tmp_path)
     make_old(blob)
-    assert await filing.remove_orphans() == 1
+    assert await filing.remove_orphans(Rhythm()) == 1
 
 
 async def test_what_was_refused_at_last_leaves_nothing(

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
+from sqlalchemy import Engine, event
 
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
@@ -95,6 +96,21 @@ async def test_another_takes_over_from_one_that_stops(database_url: str) -> None
         others = [process for process in running if process is not leader]
         await the_leader(others)
         assert leader.num_turns == num_turns
+
+
+async def test_somebody_leads_again_when_the_lock_cannot_be_given_back(database_url: str) -> None:
+    """The connection lives, and would go back to its pool with the lock."""
+
+    def fail(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        if "pg_advisory_unlock" in statement:
+            raise OSError("no unlocking today")
+
+    async with processes(database_url, 2) as running:
+        leader = await the_leader(running)
+        event.listen(Engine, "before_cursor_execute", fail)
+        await leader.leadership.stop()
+        event.remove(Engine, "before_cursor_execute", fail)
+        await the_leader([process for process in running if process is not leader])
 
 
 async def test_who_loses_the_connection_leads_no_more_and_somebody_leads_again(database_url: str) -> None:
