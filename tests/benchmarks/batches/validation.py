@@ -1,9 +1,5 @@
-"""How fast a batch's input is validated, with the default model's tokenizer, and how much memory that takes.
+"""How fast a batch's input is validated, with the default model's tokenizer, and how much memory that takes."""
 
-python -m tests.benchmarks.batches.validation [--lines 50000]
-"""
-
-import argparse
 import asyncio
 import io
 import os
@@ -24,6 +20,8 @@ from gateway.batches.status import BatchStatus
 from gateway.db import Database
 from gateway.requests.catalogue import ServedModel
 from migrations.run import upgrade
+from tests.benchmarks.gateway.options import Options
+from tests.benchmarks.scheduler.report import Figure, at_least, at_most, plain, print_figures, progress
 from tests.builders.batch_input import CHAT, chat_line, served_model
 from tests.builders.batch_orders import Orders, running_validators, validator_pids
 from tests.builders.engine_messages import engine_description, engine_limits
@@ -31,27 +29,37 @@ from tests.builders.store import make_customer
 from tests.fixtures_model import CACHE
 
 LINE_BYTES: Final = (400, 4_096)
+NUM_LINES: Final = 50_000
+SMOKE_LINES: Final = 500
+LINES_PER_SECOND: Final = 5_000.0
+MEGABYTES_PER_SECOND: Final = 2.5
+GROWTH_MIB: Final = 100.0
 ROUNDS: Final = 3  # the fastest counts: the others were interrupted
 MOST_LINE_BYTES: Final = 4 * 1024 * 1024
 _MIB: Final = 1024 * 1024
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lines", type=int, default=50_000)
-    arguments = parser.parse_args()
-    description = described()
-    words = prose()
-    print(f"{'bytes a line':>12} {'lines/s':>9} {'MB/s':>7}   of one core")
-    for num_bytes in LINE_BYTES:
-        print_rate(served_model(description), words, num_bytes)
+def run(options: Options) -> list[Figure]:
+    """Prints the table and returns the figures."""
+    model, words = served_model(described()), prose()
+    progress("validation: lines of prose, on one core")
+    small, large = (speed(model, words, num_bytes) for num_bytes in LINE_BYTES)
+    figures = [
+        at_least("lines of 400 bytes, a second of one core", small.lines, LINES_PER_SECOND, digits=0),
+        at_least("lines of 4 KiB, of one core", large.megabytes, MEGABYTES_PER_SECOND, "MB/s"),
+    ]
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
         server = start(Path(directory))
         try:
             upgrade(server.url)
-            asyncio.run(print_whole(server.url, Path(directory) / "files", words, num_lines=arguments.lines))
+            num_lines = options.size(NUM_LINES, smoke=SMOKE_LINES)
+            figures += asyncio.run(
+                whole_files(server.url, Path(directory) / "files", words, num_lines=num_lines)
+            )
         finally:
             server.stop()
+    print_figures(figures)
+    return figures
 
 
 def described() -> EngineDescription:
@@ -81,11 +89,20 @@ def line_of(number: int, num_bytes: int, words: list[str]) -> bytes:
     return chat_line(f"request-{number}", max_tokens=16, messages=[{"role": "user", "content": text}])
 
 
-def print_rate(model: ServedModel, words: list[str], num_bytes: int) -> None:
+@dataclass(frozen=True)
+class Speed:
+    """Of validation, in a second of one core."""
+
+    lines: float
+    megabytes: float
+
+
+def speed(model: ServedModel, words: list[str], num_bytes: int) -> Speed:
+    """Of lines of that length."""
     num_lines = 4_000_000 // num_bytes
     content = b"\n".join(line_of(number, num_bytes, words) for number in range(num_lines))
     seconds = min(validate(model, content) for _ in range(ROUNDS))
-    print(f"{num_bytes:>12} {num_lines / seconds:>9.0f} {len(content) / seconds / 1e6:>7.2f}")
+    return Speed(lines=num_lines / seconds, megabytes=len(content) / seconds / 1e6)
 
 
 def validate(model: ServedModel, content: bytes) -> float:
@@ -116,22 +133,28 @@ class Peak:
             await asyncio.sleep(0.02)
 
 
-async def print_whole(url: str, files: Path, words: list[str], *, num_lines: int) -> None:
+async def whole_files(url: str, files: Path, words: list[str], *, num_lines: int) -> list[Figure]:
+    """What a whole batch takes, in time and in memory."""
     database = Database.connect(url, application_name="benchmark", pool_size=3)
     orders = Orders(database, files)
+    figures: list[Figure] = []
     async with running_validators(database, url, files, description=described()):
         base = await validated(orders, words, name="one", num_lines=1, num_bytes=LINE_BYTES[0])
         for num_bytes in LINE_BYTES:
+            progress(f"validation: {num_lines:,} lines of {num_bytes} bytes")
             own = memory_of(os.getpid(), "VmRSS")
             name = f"of-{num_bytes}"
             whole = await validated(orders, words, name=name, num_lines=num_lines, num_bytes=num_bytes)
-            grown = memory_of(os.getpid(), "VmRSS") - own
-            print(
-                f"{num_lines} lines of {num_bytes} bytes: {whole.seconds:.1f} s from order to in_progress, "
-                f"gateway {grown / _MIB:+.1f} MiB, validator {whole.peak / _MIB:.0f} MiB at its peak; "
-                f"for one line {base.peak / _MIB:.0f}"
-            )
+            grown = (memory_of(os.getpid(), "VmRSS") - own) / _MIB
+            figures += [
+                plain(
+                    f"{num_lines:,} lines of {num_bytes} bytes, from order to in_progress", whole.seconds, "s"
+                ),
+                at_most("  the gateway's process grows by", grown, GROWTH_MIB, "MiB", digits=1),
+                at_most("  its validator by", (whole.peak - base.peak) / _MIB, GROWTH_MIB, "MiB", digits=1),
+            ]
     await database.close()
+    return figures
 
 
 @dataclass(frozen=True)
@@ -159,7 +182,3 @@ def memory_of(pid: int, which: str) -> int:
         if line.startswith(which):
             return int(line.split()[1]) * 1024
     return 0
-
-
-if __name__ == "__main__":
-    main()
