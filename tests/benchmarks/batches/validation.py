@@ -1,4 +1,4 @@
-"""How fast a batch's input is validated, with the default model's tokenizer, and how much memory that takes."""
+"""How fast a batch's input is validated, with the default model's tokenizer, and in how much memory."""
 
 import asyncio
 import io
