@@ -1,7 +1,7 @@
 """What tenants do with files, and what is done for them when their time is over.
 
 Spans files, limits and batches. A row is written when its blob is whole, and a blob is removed when its row
-is gone: whoever dies in between leaves a blob without a row, which `remove_orphans` takes an hour later.
+is gone: whoever dies in between leaves a blob without a row, which `remove_orphans` takes later.
 """
 
 import logging
@@ -40,7 +40,6 @@ from gateway.rhythm import Rhythm
 from gateway.settings import FilesSection
 from gateway.tenants.ids import TenantId
 
-ORPHAN_AFTER: Final = timedelta(hours=1)
 PUT_OFF: Final = timedelta(hours=1)  # a file that expires while a batch reads it
 READ_BYTES: Final = 256 * 1024
 ROWS_AT_ONCE: Final = 1_000
@@ -254,7 +253,7 @@ class Filing:
         return len(over)
 
     async def remove_orphans(self, term: Rhythm) -> int:
-        """Removes blobs without a row, an hour after they were whole, until the term is over; how many."""
+        """Removes blobs without a row, if no upload can be that old, until the term is over; how many."""
         blobs, num_removed = self.store.blobs(), 0
         next_page = partial(self._threads.run, lambda: list(islice(blobs, BLOBS_AT_ONCE)))
         while not term.is_over and (page := await next_page()):
@@ -271,7 +270,7 @@ class Filing:
         return num_removed
 
     async def _orphans(self, blobs: Iterable[StoredBlob]) -> set[str]:
-        before = datetime.now(UTC) - ORPHAN_AFTER
+        before = datetime.now(UTC) - self.settings.left_after
         names = sorted(blob.name for blob in blobs if blob.stored_at < before)
         orphans: set[str] = set()
         for tenant, of_tenant in groupby(names, lambda name: TenantId(name.partition("/")[0])):

@@ -3,6 +3,7 @@
 Sections of other processes are left alone; an unknown key in a section of ours is an error.
 """
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -84,6 +85,11 @@ class FilesSection(Section):
     max_uploads: Annotated[int, Field(ge=2)] = 32  # at once in a process; a tenant has at most half of them
     silence_seconds: Seconds = 20.0  # how long an upload may bring nothing
     upload_seconds: Seconds = 3_600.0
+
+    @property
+    def left_after(self) -> timedelta:
+        """What is older is of no upload under way; blobs of a bucket are as old as theirs."""
+        return timedelta(seconds=self.upload_seconds) + timedelta(hours=1)
 
 
 class SecretsSection(Section):

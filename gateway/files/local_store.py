@@ -1,7 +1,7 @@
 """Keeps blobs in a local folder: `<folder>/<tenant>/<random>`.
 
 A blob is written beside its place under another name (`….part`), brought to the disk and renamed. What dead
-writers left under such names is removed an hour later, whenever all blobs are listed.
+writers left under such names is removed hours later, whenever all blobs are listed.
 """
 
 import errno
@@ -9,17 +9,16 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from gateway.errors import FileStoreUnavailable
 from gateway.files.blob_names import check_blob_name, is_blob_name, new_blob_name
 from gateway.files.slices import read_slices
-from gateway.files.store import BlobMissing, StoredBlob
+from gateway.files.store import LEFT_AFTER, BlobMissing, StoredBlob
 from gateway.tenants.ids import TenantId
 
-LEFT_AFTER_SECONDS: Final = 3_600.0  # no upload is silent for so long
 _PART: Final = ".part"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -27,8 +26,9 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 class LocalFileStore:
     """The folder is made if the one around it is there: a disk that is not mounted is not written past."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, left_after: timedelta = LEFT_AFTER) -> None:
         self._directory = directory
+        self._left_after = left_after
 
     def create(self, tenant: TenantId) -> "LocalBlobWriter":
         """Begins a blob. Raises FileStoreUnavailable."""
@@ -66,7 +66,7 @@ class LocalFileStore:
         with _told():
             for folder in sorted(self._directory.iterdir()):
                 for path in folder.iterdir() if folder.is_dir() else ():
-                    if (found := _looked_at(path)) is not None:
+                    if (found := _looked_at(path, self._left_after)) is not None:
                         yield found
 
     def _place(self, blob: str) -> Path:
@@ -140,7 +140,7 @@ def _read(descriptor: int, start: int, num_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _looked_at(path: Path) -> StoredBlob | None:
+def _looked_at(path: Path, left_after: timedelta) -> StoredBlob | None:
     """What lies there, if it is a blob; what a dead writer left is removed. It may vanish meanwhile."""
     with suppress(FileNotFoundError):
         changed_at = path.stat().st_mtime
@@ -148,7 +148,7 @@ def _looked_at(path: Path) -> StoredBlob | None:
         if is_blob_name(name):
             return StoredBlob(name, datetime.fromtimestamp(changed_at, UTC))
         is_part = is_blob_name(name.removesuffix(_PART)) and name.endswith(_PART)
-        if is_part and time.time() - changed_at > LEFT_AFTER_SECONDS:
+        if is_part and time.time() - changed_at > left_after.total_seconds():
             path.unlink()
     return None
 

@@ -12,7 +12,7 @@ def file_store(settings: FilesSection) -> FileStore:
     if settings.s3_bucket is not None:
         return _bucket(settings.s3_bucket, settings)
     if settings.directory is not None:
-        return LocalFileStore(settings.directory)
+        return LocalFileStore(settings.directory, left_after=settings.left_after)
     return AbsentFileStore()
 
 
@@ -24,4 +24,9 @@ def _bucket(bucket: str, settings: FilesSection) -> FileStore:
         raise ConfigurationError(
             f"files.s3_bucket (SLUICE_FILES__S3_BUCKET) needs {error.name}: pip install 'sluice-llm[s3]'"
         ) from error
-    return S3FileStore(bucket, endpoint_url=settings.s3_endpoint_url, prefix=settings.s3_prefix)
+    return S3FileStore(
+        bucket,
+        endpoint_url=settings.s3_endpoint_url,
+        prefix=settings.s3_prefix,
+        left_after=settings.left_after,
+    )

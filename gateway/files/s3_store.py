@@ -1,7 +1,7 @@
 """Keeps blobs in a bucket that speaks S3: `<prefix><tenant>/<random>`.
 
 A blob is uploaded in parts and is there when the upload is completed. Uploads that dead writers left are
-aborted an hour later, whenever all blobs are listed. Credentials come from where the library looks for them.
+aborted hours later, whenever all blobs are listed. Credentials come from where the library looks for them.
 """
 
 from collections.abc import Iterator
@@ -16,19 +16,26 @@ from botocore.exceptions import BotoCoreError, ClientError
 from gateway.errors import FileStoreUnavailable
 from gateway.files.blob_names import check_blob_name, is_blob_name, new_blob_name
 from gateway.files.slices import read_slices
-from gateway.files.store import BlobMissing, StoredBlob
+from gateway.files.store import LEFT_AFTER, BlobMissing, StoredBlob
 from gateway.tenants.ids import TenantId
 
 PART_BYTES: Final = 8 * 1024 * 1024  # S3 takes none below 5 MiB but the last
-LEFT_AFTER: Final = timedelta(hours=1)
 _MISSING: Final = ("404", "NoSuchKey", "InvalidRange")
 
 
 class S3FileStore:
     """The bucket is there already."""
 
-    def __init__(self, bucket: str, *, endpoint_url: str | None = None, prefix: str = "") -> None:
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        endpoint_url: str | None = None,
+        prefix: str = "",
+        left_after: timedelta = LEFT_AFTER,
+    ) -> None:
         self._bucket = bucket
+        self._left_after = left_after
         self._prefix = prefix
         self._client = boto3.client(
             "s3",
@@ -89,7 +96,7 @@ class S3FileStore:
         for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix):
             for upload in page.get("Uploads", ()):
                 is_ours = is_blob_name(upload["Key"].removeprefix(self._prefix))
-                if is_ours and datetime.now(UTC) - upload["Initiated"] > LEFT_AFTER:
+                if is_ours and datetime.now(UTC) - upload["Initiated"] > self._left_after:
                     self._client.abort_multipart_upload(
                         Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
                     )

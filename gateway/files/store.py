@@ -6,10 +6,12 @@ as a whole or not at all, and is never changed.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from typing import BinaryIO, Protocol
+from datetime import datetime, timedelta
+from typing import BinaryIO, Final, Protocol
 
 from gateway.tenants.ids import TenantId
+
+LEFT_AFTER: Final = timedelta(hours=2)  # what dead writers left is removed then; longer than any upload lasts
 
 
 class BlobMissing(Exception):

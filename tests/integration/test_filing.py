@@ -17,6 +17,7 @@ from gateway.errors import LimitReached, StoreUnavailable
 from gateway.files import queries
 from gateway.files.file import StoredFile
 from gateway.files.local_store import LocalFileStore
+from gateway.files.places import file_store
 from gateway.files.purpose import Purpose
 from gateway.files.store import StoredBlob
 from gateway.filing import Filing, Wanted
@@ -52,7 +53,7 @@ async def stored(filing: Filing, customer: Customer, content: bytes = b"line\n")
 
 
 def make_old(path: Path) -> None:
-    os.utime(path, (0, time.time() - 3_700))
+    os.utime(path, (0, time.time() - FilesSection().left_after.total_seconds() - 100))
 
 
 async def test_what_has_expired_goes_with_its_bytes_and_the_rest_stays(
@@ -99,9 +100,7 @@ async def test_removing_waits_for_who_is_about_to_use_a_file(
     assert await filing.delete_expired() == 1
 
 
-async def test_a_blob_without_a_row_goes_an_hour_later(
-    filing: Filing, customer: Customer, tmp_path: Path
-) -> None:
+async def test_a_blob_without_a_row_goes_later(filing: Filing, customer: Customer, tmp_path: Path) -> None:
     known = await stored(filing, customer)
     writer = filing.store.create(customer.tenant.id)
     writer.write(b"whose process died before it was recorded")
@@ -111,6 +110,22 @@ async def test_a_blob_without_a_row_goes_an_hour_later(
     make_old(orphan)
     assert await filing.remove_orphans(Rhythm()) == 1
     assert on_disk(tmp_path) == [tmp_path / known.blob]
+
+
+async def test_a_blob_is_no_orphan_as_long_as_its_upload_may_have_lasted(
+    database: Database, customer: Customer, tmp_path: Path
+) -> None:
+    """A bucket's blobs are as old as the beginning of their upload, and are recorded at its end."""
+    settings = FilesSection(directory=tmp_path, upload_seconds=86_400)
+    filing = Filing(database, file_store(settings), settings)
+    filing.store.create(customer.tenant.id).commit()
+    part = filing.store.create(customer.tenant.id)
+    for path in on_disk(tmp_path):
+        os.utime(path, (0, time.time() - settings.upload_seconds - 60))
+    assert await filing.remove_orphans(Rhythm()) == 0
+    assert len(on_disk(tmp_path)) == 2
+    part.abort()
+    filing.close()
 
 
 async def test_no_further_blobs_are_looked_at_when_the_term_is_over(
