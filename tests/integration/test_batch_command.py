@@ -299,7 +299,9 @@ async def test_submitting_can_wait_for_the_end(url: str, server: BatchServer, fo
 
 
 async def test_ctrl_c_leaves_the_batch_running(url: str, server: BatchServer) -> None:
-    program = "from deploy.cli import main; main()"
+    # Who runs these tests in the background ignores the signal, and so would its children.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heeds}; from deploy.cli import main; main()"
     command = [sys.executable, "-c", program, "batch", "watch", "batch_1", "--url", url, "--key", KEY]
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     await server.is_asked.wait()
