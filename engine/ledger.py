@@ -1,6 +1,6 @@
 """What was done for each gateway's life, kept a while for gateways that come back to settle.
 
-Kept as bytes, in pages that are forgotten as a whole: tens of thousands of small objects that live for ten
+Kept as bytes, in pages that are forgotten as a whole: tens of thousands of small objects that live for
 minutes among those that live for one step would keep the process from giving any of that memory back.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from engine.protocol import RequestRecord
 
 MAX_RECORDS: Final = 50_000
-REMEMBERED_SECONDS: Final = 600.0  # who asks does so seconds after a gateway died, or when the store is back
+REMEMBERED_SECONDS: Final = 300.0  # who asks does so seconds after a gateway died, or when the store is back
 PAGE_SECONDS: Final = REMEMBERED_SECONDS / 10
 LENGTH_BYTES: Final = 4
 
@@ -57,7 +57,7 @@ class Ledger:
         self._pages: deque[_Page] = deque()
 
     def add(self, epoch: int, record: RequestRecord) -> None:
-        """Remembers an ended request. It is forgotten after ten minutes, or one more."""
+        """Remembers an ended request. It is forgotten after five minutes, or half of one more."""
         now = self._clock()
         if self._needs_page(now):
             self._pages.append(_Page(now))
