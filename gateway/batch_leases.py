@@ -74,7 +74,7 @@ class DeadLeases:
 
 def _judged(lost: Sequence[LostItem]) -> tuple[list[ItemBack], list[ItemGivenUp]]:
     back = [
-        ItemBack(item=item, pause_seconds=pause_seconds(item.attempt, random.random()))  # noqa: S311
+        ItemBack(item=item, pause_seconds=pause_seconds(item.attempt, random.random()))  # noqa: S311 - no secret
         for item in lost
         if not is_hopeless(item.attempt)
     ]
