@@ -107,7 +107,7 @@ class GivingWay:
 
     def num_offline_blocks(self) -> int:
         """Blocks that offline sequences hold, whether they run or not."""
-        return sum(len(each.block_table) for each in self._started_offline())
+        return self._memory.cache.num_blocks_of(SequenceClass.OFFLINE)
 
     def _started_offline(self) -> list[Sequence]:
         if not self._roster.num_running[SequenceClass.OFFLINE] and not self._roster.parked:

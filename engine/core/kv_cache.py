@@ -11,7 +11,7 @@ from struct import Struct
 
 from engine.core.block_pool import BlockPool
 from engine.core.prefix_cache import BlockText, HashBlock, PrefixCache, keyed_hash
-from engine.core.sequence import Sequence
+from engine.core.sequence import Sequence, SequenceClass
 
 MAX_REMEMBERED = 256  # waiting sequences whose hits are kept from one look to the next
 
@@ -28,6 +28,7 @@ class KvCache:
         self._pool = BlockPool(num_blocks)
         self._prefixes = PrefixCache(num_blocks)
         self._hash_block = hash_block
+        self._num_entries = dict.fromkeys(SequenceClass, 0)  # entries of block tables
         self._last_hits: dict[Sequence, tuple[int, list[BlockText]]] = {}
         self._pack_tokens = Struct(f"<{block_size}I").pack  # ids are less than 2**32
 
@@ -57,6 +58,10 @@ class KvCache:
     def num_evicted_blocks(self) -> int:
         """Cached blocks that gave way since the start."""
         return self._prefixes.num_evicted
+
+    def num_blocks_of(self, sequence_class: SequenceClass) -> int:
+        """Blocks that sequences of a class hold; one that several share counts for each of them."""
+        return self._num_entries[sequence_class]
 
     def num_cached_blocks_of(self, namespace: bytes) -> int:
         """Cached blocks that belong to `namespace`."""
@@ -107,6 +112,7 @@ class KvCache:
                 self._prefixes.hold(text.block)
             self._pool.retain(text.block)
             sequence.block_table.append(text.block)
+        self._num_entries[sequence.sequence_class] += len(hits)
         sequence.num_computed_tokens += len(hits) * self.block_size
         self._take(sequence, self.missing_blocks(sequence))
         self._extend_hashes(sequence)
@@ -145,7 +151,9 @@ class KvCache:
         self._last_hits.pop(sequence, None)
         self._prefixes.expect_no_more(sequence, self._uncomputed_hashes(sequence))
         table, num_used_before = sequence.block_table, self._pool.num_used
-        for _ in range(min(num_blocks, len(table))):  # the last first: it is to be the longest untouched
+        num_blocks = min(num_blocks, len(table))
+        self._num_entries[sequence.sequence_class] -= num_blocks
+        for _ in range(num_blocks):  # the last first: it is to be the longest untouched
             block = table.pop()
             if self._pool.release(block) and not self._prefixes.let_go(block):
                 self._pool.put_back(block)
@@ -156,6 +164,10 @@ class KvCache:
         """Raises AssertionError unless every count, mark and share is exactly what `sequences` hold."""
         holders = [sequence for sequence in sequences if sequence.block_table]
         self._pool.check_integrity((holder.block_table for holder in holders), self._prefixes.unheld())
+        num_entries = dict.fromkeys(SequenceClass, 0)
+        for holder in holders:
+            num_entries[holder.sequence_class] += len(holder.block_table)
+        assert num_entries == self._num_entries, "the counts of what each class holds are wrong"
         written: list[int] = []
         for holder in holders:
             num_full = holder.num_computed_tokens // self.block_size
@@ -175,6 +187,7 @@ class KvCache:
     # --- blocks ------------------------------------------------------------------------------------------
 
     def _take(self, sequence: Sequence, num_blocks: int) -> None:
+        self._num_entries[sequence.sequence_class] += num_blocks
         for _ in range(num_blocks):
             if self._pool.num_empty == 0:
                 self._pool.put_back(self._prefixes.evict())
