@@ -47,9 +47,8 @@ class Answer:
         """How many tokens may come before somebody must look at them.
 
         Nobody reads an answer in parts that is not streamed, but stop strings and payment need to be seen to.
-        The first is always looked at: it tells how long the answer took to begin.
         """
-        if is_streamed or self.transcript.num_tokens == 0 or self.transcript.has_stops:
+        if is_streamed or self.transcript.has_stops:
             return 1
         return self.extension.num_tokens_until_due(self.transcript.num_tokens)
 

@@ -285,9 +285,10 @@ class Generation:
             text = answer.absorb(events)
             self._ledger.reached(answer.reservation, output_tokens=answer.transcript.num_tokens)
             answer.extension.note(answer.transcript.num_tokens)
-            if not had_tokens and answer.transcript.num_tokens:
+            if not had_tokens and answer.stream.first_token_at is not None:
                 request_class = answer.stream.request.request_class
-                self._metrics.time_to_first_token.labels(request_class).observe(loop.time() - call.arrived_at)
+                seconds = answer.stream.first_token_at - call.arrived_at
+                self._metrics.time_to_first_token.labels(request_class).observe(seconds)
             if text:
                 pace.idle_at = loop.time() + call.idle_seconds
                 return TextDelta(text)

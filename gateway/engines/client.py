@@ -320,8 +320,11 @@ class EngineClient:
     def _receive(self, message: EngineMessage) -> None:
         match message:
             case StepEvents():
+                num_open = len(self._streams)
                 for event in message.events:
                     self._deliver(event)
+                if len(self._streams) < num_open:
+                    self._on_change()
             case EngineStatus():
                 self.status = message
                 self._window = message.window
@@ -343,7 +346,6 @@ class EngineClient:
         elif (stream := self._streams.pop(event.id, None)) is not None:
             _count_down(self._open_by_tenant[stream.request.request_class], stream.request.tenant)
             stream.push(event)
-            self._on_change()
 
     def _answer(self, report: Report) -> None:
         waiter = self._reports.pop((report.replica, report.epoch), None)

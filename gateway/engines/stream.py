@@ -27,11 +27,21 @@ class EngineStream:
     reader costs memory but blocks nobody.
     """
 
-    __slots__ = ("_buffer", "_is_urgent", "_num_tokens", "_num_wanted", "_waiter", "ended", "request")
+    __slots__ = (
+        "_buffer",
+        "_is_urgent",
+        "_num_tokens",
+        "_num_wanted",
+        "_waiter",
+        "ended",
+        "first_token_at",
+        "request",
+    )
 
     def __init__(self, request: GenerateRequest) -> None:
         self.request = request
         self.ended = False
+        self.first_token_at: float | None = None  # in the loop's time
         self._buffer: list[StreamEvent] = []
         self._waiter: asyncio.Future[None] | None = None
         self._num_tokens = 0  # in the buffer; engines join deltas, so these say nothing of how many there are
@@ -43,6 +53,8 @@ class EngineStream:
         self._buffer.append(event)
         if isinstance(event, TokenDelta):
             self._num_tokens += len(event.token_ids)
+            if self.first_token_at is None:
+                self.first_token_at = asyncio.get_running_loop().time()
         else:
             self._is_urgent = True
             self.ended = self.ended or not isinstance(event, Interrupted)
