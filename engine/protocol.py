@@ -1,6 +1,7 @@
 """The wire between a gateway and an engine: every message, and nothing else.
 
-One WebSocket per gateway-engine pair carries msgpack frames. A frame is one message of the two unions below.
+One WebSocket per gateway-engine pair carries msgpack frames. A frame is one message of the two unions below;
+a gateway's may be several in an array, all that it had to say at a time.
 Major versions must match; minor ones may differ: unknown fields are ignored, new ones have defaults,
 and a message is only sent to who knows it.
 
@@ -10,14 +11,17 @@ and a message is only sent to who knows it.
 The engine takes and gives token ids; it knows no text.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
 
 PROTOCOL_MAJOR: Final = 1
-PROTOCOL_MINOR: Final = 3
+PROTOCOL_MINOR: Final = 4
 EXTENDS_SINCE_MINOR: Final = 3  # engines before that know neither `Extend` nor `paid_tokens`
+BURSTS_SINCE_MINOR: Final = 4  # engines before that read one message a frame
+MOST_IN_BURST: Final = 16  # a prompt of a million tokens takes 3 MiB
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # a tokenizer.json alone can exceed the library's default of 1 MiB
 PING_INTERVAL_SECONDS: Final = 1.0
 DEAD_AFTER_SECONDS: Final = 5.0
@@ -452,7 +456,9 @@ class ProtocolError(Exception):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_gateway_decoder = msgspec.msgpack.Decoder(GatewayMessage)
+_gateway_decoder = msgspec.msgpack.Decoder(
+    GatewayMessage | Annotated[list[GatewayMessage], msgspec.Meta(min_length=1)]
+)
 _engine_decoder = msgspec.msgpack.Decoder(EngineMessage)
 
 
@@ -461,12 +467,18 @@ def encode(message: GatewayMessage | EngineMessage) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_from_gateway(frame: bytes) -> GatewayMessage:
-    """The message that a gateway sent; raises ProtocolError."""
+def encode_burst(messages: Sequence[GatewayMessage]) -> bytes:
+    """One frame holding all `messages`, for an engine that reads bursts: at most `MOST_IN_BURST`."""
+    return _encoder.encode(messages)
+
+
+def decode_from_gateway(frame: bytes) -> list[GatewayMessage]:
+    """The messages that a gateway sent, in their order; raises ProtocolError."""
     try:
-        return _gateway_decoder.decode(frame)
+        found = _gateway_decoder.decode(frame)
     except msgspec.DecodeError as error:
         raise ProtocolError(f"not a gateway's message: {error}") from error
+    return found if isinstance(found, list) else [found]
 
 
 def decode_from_engine(frame: bytes) -> EngineMessage:

@@ -164,7 +164,7 @@ class EngineServer:
         """The first frame, answered with the description; a stranger is told why and left."""
         try:
             frame = await asyncio.wait_for(websocket.recv(), HELLO_SECONDS)
-            hello = protocol.decode_from_gateway(frame if isinstance(frame, bytes) else frame.encode())
+            (hello, *_) = protocol.decode_from_gateway(frame if isinstance(frame, bytes) else frame.encode())
         except (TimeoutError, ConnectionClosed, protocol.ProtocolError) as error:
             logger.warning("a connection did not say hello", extra={"error": str(error)})
             return None
@@ -184,8 +184,9 @@ class EngineServer:
     async def _receive(self, websocket: ServerConnection, connection: Connection) -> None:
         try:
             async for frame in websocket:
-                message = protocol.decode_from_gateway(frame if isinstance(frame, bytes) else frame.encode())
-                self._obey(connection, message)
+                frame = frame if isinstance(frame, bytes) else frame.encode()
+                for message in protocol.decode_from_gateway(frame):
+                    self._obey(connection, message)
         except protocol.ProtocolError as error:
             await websocket.send(protocol.encode(protocol.Goodbye(reason=str(error))))
         except ConnectionClosed:

@@ -18,9 +18,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from engine.protocol import (
+    BURSTS_SINCE_MINOR,
     DEAD_AFTER_SECONDS,
     EXTENDS_SINCE_MINOR,
     MAX_FRAME_BYTES,
+    MOST_IN_BURST,
     PING_INTERVAL_SECONDS,
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
@@ -44,6 +46,7 @@ from engine.protocol import (
     Window,
     decode_from_engine,
     encode,
+    encode_burst,
 )
 from gateway.engines.stream import EngineLost, EngineStream
 
@@ -220,12 +223,26 @@ class EngineClient:
     async def _write(self, connection: ClientConnection) -> None:
         try:
             while True:
-                await connection.send(encode(await self._outbox.get()))
+                for frame in self._frames(await self._untold()):
+                    await connection.send(frame)
         except WebSocketException:
             return  # the reader notices it, too
         except Exception:  # without a writer every later request would wait in vain
             logger.exception("engine %s: a message cannot be sent", self.address.name)
             await connection.close()
+
+    async def _untold(self) -> list[GatewayMessage]:
+        """All that waits to be sent, once something does."""
+        messages = [await self._outbox.get()]
+        while not self._outbox.empty():
+            messages.append(self._outbox.get_nowait())
+        return messages
+
+    def _frames(self, messages: list[GatewayMessage]) -> list[bytes]:
+        if len(messages) == 1 or not self._speaks(BURSTS_SINCE_MINOR):
+            return [encode(message) for message in messages]
+        starts = range(0, len(messages), MOST_IN_BURST)
+        return [encode_burst(messages[start : start + MOST_IN_BURST]) for start in starts]
 
     def _lose(self) -> None:
         self.connected = False
@@ -288,16 +305,15 @@ class EngineClient:
         assert request.id not in self._streams, f"{request.id} is at this engine already"
         self._streams[request.id] = stream
         self._open_by_tenant[request.request_class][request.tenant] += 1
-        self._outbox.put_nowait(request if self._extends else _paid_part(request))
+        self._outbox.put_nowait(request if self._speaks(EXTENDS_SINCE_MINOR) else _paid_part(request))
 
-    @property
-    def _extends(self) -> bool:
-        """Whether the engine knows answers that are paid for in parts."""
-        return self.description is not None and self.description.minor >= EXTENDS_SINCE_MINOR
+    def _speaks(self, minor: int) -> bool:
+        """Whether the engine knows what came with a minor version of the protocol."""
+        return self.description is not None and self.description.minor >= minor
 
     def extend(self, request_id: str, *, paid_tokens: int, is_last: bool) -> None:
         """Tells the engine how much of a request's output is paid for. Unknown ids are ignored."""
-        if request_id in self._streams and self._extends:
+        if request_id in self._streams and self._speaks(EXTENDS_SINCE_MINOR):
             self._outbox.put_nowait(Extend(request_id, paid_tokens, is_last))
 
     def cancel(self, request_id: str) -> None:

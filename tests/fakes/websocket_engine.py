@@ -52,6 +52,7 @@ class WebSocketEngine:
         self.cancelled: list[str] = []
         self.configured: list[Configure] = []
         self.heard: list[GatewayMessage] = []
+        self.frame_sizes: list[int] = []  # messages of each frame heard
         self.hellos: list[Hello] = []
         self.changed = asyncio.Condition()
         self._secret = secret
@@ -114,7 +115,12 @@ class WebSocketEngine:
             await asyncio.gather(writer, return_exceptions=True)
 
     async def _receive(self, frame: bytes) -> None:
-        message = decode_from_gateway(frame)
+        messages = decode_from_gateway(frame)
+        self.frame_sizes.append(len(messages))
+        for message in messages:
+            await self._hear(message)
+
+    async def _hear(self, message: GatewayMessage) -> None:
         async with self.changed:
             self.heard.append(message)
             match message:

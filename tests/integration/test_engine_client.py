@@ -5,7 +5,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from engine.protocol import Configure, FinishReason, GenerateRequest, RequestClass, TokenDelta, Window
+from msgspec.structs import replace
+
+from engine.protocol import (
+    BURSTS_SINCE_MINOR,
+    Configure,
+    FinishReason,
+    GenerateRequest,
+    RequestClass,
+    TokenDelta,
+    Window,
+)
 from gateway.engines.client import EngineAddress, EngineClient, EngineUnreachableError, Identity
 from gateway.engines.directory import EngineDirectory
 from gateway.engines.stream import EngineLost, EngineStream, StreamEvent
@@ -98,6 +108,22 @@ async def test_a_cancelled_request_keeps_its_place_until_the_engine_has_ended_it
     engine.send(finished(request, FinishReason.CANCELLED, 0))
     assert await all_events(stream) == [finished(request, FinishReason.CANCELLED, 0)]
     assert connected.client.room(RequestClass.INTERACTIVE) == 8
+
+
+@pytest.mark.parametrize(("minor", "sizes"), [(BURSTS_SINCE_MINOR, [1, 16, 4]), (2, [1] * 21)])
+async def test_what_is_ready_at_once_goes_in_few_frames_to_an_engine_that_reads_them(
+    engine: WebSocketEngine, minor: int, sizes: list[int]
+) -> None:
+    engine.description = replace(engine.description, minor=minor)
+    connected = Connected(engine.url)
+    await connected.until_connected()
+    requests = [generate_request(id=f"request-{number}") for number in range(20)]
+    for request in requests:
+        submitted(connected.client, request)
+    await engine.until(lambda: len(engine.received) == 20)
+    await connected.client.stop()
+    assert [one.id for one in engine.received] == [one.id for one in requests]
+    assert engine.frame_sizes == sizes
 
 
 async def test_a_request_that_cannot_be_written_ends_as_lost_and_the_next_one_is_served(

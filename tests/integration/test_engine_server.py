@@ -47,6 +47,15 @@ async def test_a_request_is_answered_token_by_token_and_counted(engine: Scripted
     assert events[-1].usage == protocol.Usage(prompt_tokens=3, cached_tokens=0, completion_tokens=4)
 
 
+async def test_several_messages_of_one_frame_are_obeyed_in_their_order(engine: ScriptedEngine) -> None:
+    peer = await dial(engine)
+    first, second = request("first"), request("second")
+    await peer.websocket.send(protocol.encode_burst([first, second, protocol.Cancel(first.id)]))
+    ends = await peer.end_of(first.id, second.id)
+    reasons = {id: end.reason for id, end in ends.items() if isinstance(end, Finished)}
+    assert reasons == {first.id: FinishReason.CANCELLED, second.id: FinishReason.LENGTH}
+
+
 async def test_a_stranger_without_the_shared_secret_is_turned_away(engine: ScriptedEngine) -> None:
     with pytest.raises(InvalidStatus, match="401"):
         await connect(engine.url, additional_headers={"Authorization": "Bearer guess"})
@@ -61,9 +70,12 @@ async def test_another_major_version_is_told_why(engine: ScriptedEngine) -> None
     assert "protocol 1." in answer.reason
 
 
-async def test_a_frame_that_is_no_message_ends_only_its_connection(engine: ScriptedEngine) -> None:
+@pytest.mark.parametrize("frame", [b"\xc1 not msgpack", protocol.encode_burst([])])
+async def test_a_frame_that_is_no_message_ends_only_its_connection(
+    engine: ScriptedEngine, frame: bytes
+) -> None:
     broken, healthy = await dial(engine), await dial(engine, epoch=2)
-    await broken.websocket.send(b"\xc1 not msgpack")
+    await broken.websocket.send(frame)
     while not isinstance(await broken.receive(), Goodbye):
         pass
     await healthy.send(request(epoch=2))

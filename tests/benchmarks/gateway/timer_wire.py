@@ -21,6 +21,7 @@ from engine.protocol import (
     Extend,
     Finished,
     FinishReason,
+    GatewayMessage,
     GenerateRequest,
     Hello,
     Report,
@@ -97,7 +98,10 @@ class _Connection:
             self._outbox.set_status(engine_status(window=ROOM, limits=_description().limits))
 
     def obey(self, frame: bytes) -> None:
-        message = decode_from_gateway(frame)
+        for message in decode_from_gateway(frame):
+            self._obey(message)
+
+    def _obey(self, message: GatewayMessage) -> None:
         match message:
             case Hello():
                 self._outbox.add_message(_description())
