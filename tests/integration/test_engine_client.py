@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-
 from msgspec.structs import replace
 
 from engine.protocol import (
