@@ -12,6 +12,7 @@ from pathlib import Path
 from deploy import lifeline, models
 from deploy.engine_settings import load_settings
 from deploy.failure import fail
+from deploy.garbage import collect_seldom
 from deploy.listener import AddressUnavailable, open_listener
 from engine.errors import EngineError
 from gateway.logs import configure_logging
@@ -45,7 +46,7 @@ def _nothing_collected() -> Iterator[None]:
     again, which takes a fifth of their time; now it never will."""
     gc.disable()
     yield
-    gc.freeze()
+    collect_seldom()
     gc.enable()
 
 

@@ -9,6 +9,7 @@ import uvicorn
 
 from deploy import lifeline
 from deploy.failure import fail
+from deploy.garbage import collect_seldom
 from deploy.listener import AddressUnavailable, own_listener
 from gateway.app import Gateway, create_app
 from gateway.logs import configure_logging
@@ -16,9 +17,6 @@ from gateway.setting_sources import ConfigurationError
 from gateway.settings import load_settings
 
 INTERRUPT_SECONDS: Final = 2  # for the last words to those who were still waiting when the drain time ended
-YOUNG_OBJECTS: Final = (
-    20_000  # a few dozen requests' worth: nearly all are gone by then without being looked for
-)
 
 
 class GatewayServer(uvicorn.Server):
@@ -44,7 +42,8 @@ def main() -> None:
     except (ConfigurationError, AddressUnavailable) as error:
         fail(error)
     app = create_app(settings)
-    _collect_seldom()
+    gc.collect()
+    collect_seldom()
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -53,16 +52,6 @@ def main() -> None:
         timeout_graceful_shutdown=int(settings.gateway.drain_seconds) + INTERRUPT_SECONDS,
     )
     GatewayServer(config, app.framework.state.gateway).run(sockets=[listener])
-
-
-def _collect_seldom() -> None:
-    """The garbage collector took a seventh of a busy worker's time, to find next to nothing.
-
-    What is loaded by now stays, and requests leave hardly any cycles.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import uvloop
 from prometheus_client import ProcessCollector
 
 from engine.core.admission import within_cache
@@ -66,7 +67,7 @@ def run(
     one line, when it cannot start.
     """
     parts = assemble(settings, model_name=model_name, directory=directory, prepared_in=prepared_in)
-    return asyncio.run(_serve(settings, parts, listener))
+    return uvloop.run(_serve(settings, parts, listener))
 
 
 def assemble(

@@ -1,6 +1,7 @@
 """Turns token ids into text one by one: exact, in constant time a token, never splitting a character."""
 
 import codecs
+from collections.abc import Iterable
 from typing import Final
 
 from gateway.text.token_bytes import TokenBytes
@@ -27,8 +28,14 @@ class Detokenizer:
 
         An id outside the vocabulary adds nothing: an engine may pad its vocabulary.
         """
-        known = 0 <= token_id < len(self._by_id)
-        return self._trim(self._utf8.decode(self._by_id[token_id] if known else b""))
+        return self.push_all((token_id,))
+
+    def push_all(self, token_ids: Iterable[int]) -> str:
+        """The characters that are whole with these tokens."""
+        by_id = self._by_id
+        num_known = len(by_id)
+        known = [by_id[token_id] for token_id in token_ids if 0 <= token_id < num_known]
+        return self._trim(self._utf8.decode(b"".join(known)))
 
     def flush(self) -> str:
         """What a character that was never completed stands for, at the end of the text."""

@@ -36,6 +36,9 @@ class Transcript:
 
     def add(self, token_ids: tuple[int, ...]) -> str:
         """The characters that are certain with these tokens."""
+        if not self.has_stops:  # nothing can end it between two of them
+            self.num_tokens += len(token_ids)
+            return self._detokenizer.push_all(token_ids)
         certain = []
         for token_id in token_ids:
             if self.stopped:

@@ -8,11 +8,13 @@ token comes with the first step after the request's arrival: after one to two st
 """
 
 import argparse
-import asyncio
 import json
 import time
 from pathlib import Path
 
+import uvloop
+
+from deploy.garbage import collect_seldom
 from engine.core.limits import Limits
 from engine.core.slo import SloTargets
 from engine.core.step import StepPlan, StepResult
@@ -97,4 +99,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    collect_seldom()
+    uvloop.run(main())
