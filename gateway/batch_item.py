@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -71,8 +71,7 @@ class Line(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A claimed item with all that it takes to run it. `share`: what its tenant's was charged for it."""
 
     item: ClaimedItem
@@ -137,7 +136,7 @@ class ItemRunner:
         return None
 
     async def _answered(self, job: Job, call_id: str) -> tuple[Completed, bytes]:
-        request = replace(
+        request = msgspec.structs.replace(
             job.endpoint.parse(bytes(decode(job.line, Line).body)),
             request_class=RequestClass.OFFLINE,
             stream=False,

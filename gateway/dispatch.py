@@ -5,7 +5,6 @@ What happens to a request here reaches its stream as the same events that an eng
 
 import asyncio
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -30,8 +29,7 @@ from gateway.queues.class_queues import ClassQueues
 RETRY_MS: Final = 1_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """A request in a queue. Times are the loop's."""
 
     stream: EngineStream

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final, Protocol
 
+import msgspec
 from prometheus_client import Gauge
 
 from engine.protocol import FinishReason, GenerateRequest, RequestClass, Usage
@@ -64,8 +65,7 @@ class Ledger(Protocol):
         """Gives back what was not used and writes down what was."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request's identity and times (the loop's). `id` is ours and unique; `trace_id` may be the caller's.
 
     Where it is not streamed, its text comes in few and large parts.
@@ -82,27 +82,23 @@ class Call:
     is_streamed: bool = True
 
 
-@dataclass(frozen=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True):
     """The reservation is made. Always the first event."""
 
     reservation: Reservation
 
 
-@dataclass(frozen=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True):
     """More of the answer."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(msgspec.Struct, frozen=True):
     """Nothing has happened for a while; the answer may still come."""
 
 
-@dataclass(frozen=True)
-class Completed:
+class Completed(msgspec.Struct, frozen=True):
     """The answer is whole and settled. Always the last event. `limited_by` names the budget that ended it."""
 
     reason: FinishReason

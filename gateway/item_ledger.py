@@ -5,7 +5,8 @@ here its settlement is only noted; the worker takes it and either records the it
 """
 
 import asyncio
-from dataclasses import dataclass
+
+import msgspec
 
 from engine.protocol import RequestClass, Usage
 from gateway.keys.caller import Caller
@@ -14,8 +15,7 @@ from gateway.quotas.reservation import Demand, Payment, Reservation
 from gateway.usage.outcome import Outcome
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """How an item's request ended. Whoever takes it lets go of what the reservation holds."""
 
     reservation: Reservation

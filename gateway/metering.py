@@ -16,9 +16,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from engine.protocol import RequestClass, Usage
 from gateway.batches.ids import LeaseKey
@@ -59,8 +60,7 @@ SYNC_SECONDS: Final = 0.25  # what a power cut may cost; a killed process loses 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(eq=False, kw_only=True)
-class Live:
+class Live(msgspec.Struct, eq=False, kw_only=True):
     """A request between its reservation and its settlement. So much of its output the journal knows of."""
 
     caller: Caller

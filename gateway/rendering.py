@@ -1,7 +1,6 @@
 """Answers and errors as JSON: what HTTP and the files of batches have in common. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,8 +10,7 @@ from gateway.errors import GatewayError, LimitReached
 from gateway.logs import without_keys
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerHead:
+class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
     """What all frames of one answer share. `created` is a Unix time."""
 
     id: str

@@ -109,8 +109,7 @@ class Claimable:
         return self.candidate.tenant
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClaimedItem:
+class ClaimedItem(msgspec.Struct, frozen=True, kw_only=True):
     """A line that this life runs now. Whoever else had it has another `attempt`, or has let go of it."""
 
     batch: BatchId

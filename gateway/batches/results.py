@@ -1,7 +1,6 @@
 """The SQL that records what became of items, in the transaction that charges for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -57,8 +56,7 @@ _RECORD: Final = text(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ItemResult:
+class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an item in one attempt: its whole line for the output file, or for that of errors."""
 
     batch: BatchId

@@ -4,10 +4,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import msgspec
 from sqlalchemy.exc import DBAPIError
 
 from engine.protocol import RequestClass
@@ -26,8 +26,7 @@ MAX_UNSEEN_SECONDS: Final = 600.0  # how long known limits go on while the store
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Payer:
+class Payer(msgspec.Struct, frozen=True):
     """Whose limits a request counts against, and for what."""
 
     tenant: TenantId

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NewType
 
+import msgspec
+
 from gateway.quotas.limits import Counting, LimitId
 
 BucketId = NewType("BucketId", int)
@@ -56,8 +58,7 @@ class Return:
     given: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """What one request wants: one each of `ones`, and as many of `tokens` as its prompt and output have.
 
     `output_floor` is the least output it can do with, `output_cap` the most.
@@ -79,8 +80,7 @@ class Ask:
         return self.prompt_tokens + self.output_floor if bucket in self.tokens else 1
 
 
-@dataclass(frozen=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True):
     """The request may run and generate so much output."""
 
     output_tokens: int

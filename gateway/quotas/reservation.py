@@ -1,14 +1,13 @@
 """What a request has been promised, and what the caller may be told of the limits behind it."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from gateway.quotas.limits import QuotaLimit
 from gateway.quotas.wallet import Hold
 from gateway.tenants.ids import TenantId
 
 
-@dataclass(frozen=True, kw_only=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What a request wants. `output_floor` is the least output it can do with, `output_cap` the most."""
 
     prompt_tokens: int
@@ -18,8 +17,7 @@ class Demand:
     prompt_param: str = "prompt"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RateState:
+class RateState(msgspec.Struct, frozen=True, kw_only=True):
     """A limit, `name`, after reserving; `reset_seconds` is the time until it is full again."""
 
     limit: int
@@ -28,8 +26,7 @@ class RateState:
     name: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """One live request's slots, requests and tokens. Held from admission until it is settled, exactly once.
 
     It pays for `paid_tokens` of output, and may be extended up to `output_cap`. `limited_by` made its
@@ -43,7 +40,7 @@ class Reservation:
     requests: RateState | None
     tokens: RateState | None
     account: bytes = b""
-    hold: Hold = field(default_factory=lambda: Hold(parts={}, output_tokens=0))
+    hold: Hold = msgspec.field(default_factory=lambda: Hold(parts={}, output_tokens=0))
     limited_by: QuotaLimit | None = None
     capped_by: QuotaLimit | None = None
 
@@ -53,8 +50,7 @@ class Reservation:
         return self.hold.output_tokens
 
 
-@dataclass(frozen=True, kw_only=True)
-class Payment:
+class Payment(msgspec.Struct, frozen=True, kw_only=True):
     """A live request has `paid_tokens` of output in all; `ended_by` names what leaves no more, if it does."""
 
     paid_tokens: int

@@ -1,7 +1,8 @@
 """How much of its limits one request needs, and who asks for more than one may. Pure."""
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
 
 from gateway.quotas.limits import QuotaKind, QuotaLimit, Unit
 from gateway.quotas.refusals import input_too_long, output_too_long
@@ -11,8 +12,7 @@ from gateway.quotas.wallet import Want
 EXTENSION_TOKENS: Final = 256  # of output, paid for at a time
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
+class Size(msgspec.Struct, frozen=True, kw_only=True):
     """What a request wants at once, and the least that it makes do with where nothing comes after that.
 
     `output_cap` is the most output that it may have in the end: less than was asked for, by `capped_by`.
@@ -36,7 +36,7 @@ def sized(limits: tuple[QuotaLimit, ...], demand: Demand, *, tenant_name: str) -
         output_cap=first,
         output_floor=_output_floor(limits, demand, first=first),
     )
-    least = want if _insists(demand) else replace(want, output_floor=1)
+    least = want if _insists(demand) else msgspec.structs.replace(want, output_floor=1)
     return Size(want=want, least=least, output_cap=cap, capped_by=bound)
 
 

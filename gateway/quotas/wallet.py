@@ -5,15 +5,15 @@ is what it has then, until `end`. There is no counter to take back: live request
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.quotas.credit import Credit
 from gateway.quotas.limits import LimitId, QuotaLimit, Unit
 from gateway.quotas.policy import Ask, BucketId, Granted, OpenBucket, use
 
 
-@dataclass(frozen=True, kw_only=True)
-class Want:
+class Want(msgspec.Struct, frozen=True, kw_only=True):
     """What one request needs of these limits. `output_floor` is the least output it can do with."""
 
     limits: tuple[QuotaLimit, ...]
@@ -22,8 +22,7 @@ class Want:
     output_floor: int
 
 
-@dataclass(kw_only=True)
-class Hold:
+class Hold(msgspec.Struct, kw_only=True):
     """What one live request holds: so much of each credit. It grows when its output is extended."""
 
     parts: dict[Credit, float]

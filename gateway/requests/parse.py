@@ -1,7 +1,6 @@
 """Bytes of a body to one frozen value, or an error that names the parameter. Pure."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final, TypeVar, assert_never
 
 import msgspec
@@ -41,7 +40,7 @@ def parse_completion(body: bytes) -> InferenceRequest:
     """The request in a body of `/v1/completions`. Raises InvalidRequest."""
     options = _parse_options(body)
     request = _request(options, _prompt(decode(body, CompletionPrompt).prompt))
-    return replace(request, usual_output_tokens=max(COMPLETION_TOKENS, request.min_tokens))
+    return msgspec.structs.replace(request, usual_output_tokens=max(COMPLETION_TOKENS, request.min_tokens))
 
 
 PARSERS: Final[Mapping[str, Callable[[bytes], InferenceRequest]]] = {

@@ -1,7 +1,8 @@
 """From a prompt as sent to what a tokenizer is given: rendered messages, a text, or ids as they are. Pure."""
 
-from dataclasses import dataclass
 from typing import assert_never
+
+import msgspec
 
 from gateway.errors import InvalidRequest
 from gateway.requests.catalogue import ServedModel
@@ -9,8 +10,7 @@ from gateway.requests.values import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.text.chat_template import TemplateError
 
 
-@dataclass(frozen=True)
-class PromptText:
+class PromptText(msgspec.Struct, frozen=True):
     """A text to encode; a chat template brings the special tokens itself."""
 
     text: str

@@ -1,29 +1,29 @@
-"""What a caller asked for, as values that cannot be wrong. Inside the gateway they are trusted."""
+"""What a caller asked for, as values that cannot be wrong. Inside the gateway they are trusted.
+
+Here and wherever each request makes one: structs, since a frozen dataclass takes ten times as long to make, and
+a request makes two dozen.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
 from engine.protocol import RequestClass, Sampling
 
 
-@dataclass(frozen=True)
-class ChatPrompt:
+class ChatPrompt(msgspec.Struct, frozen=True):
     """Messages, each with `role` and `content`, for the model's template."""
 
     messages: tuple[Mapping[str, str], ...]
 
 
-@dataclass(frozen=True)
-class TextPrompt:
+class TextPrompt(msgspec.Struct, frozen=True):
     """A text to go on from."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class TokenPrompt:
+class TokenPrompt(msgspec.Struct, frozen=True):
     """Token ids to go on from; not yet checked against a vocabulary."""
 
     ids: tuple[int, ...]
@@ -32,8 +32,7 @@ class TokenPrompt:
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
-@dataclass(frozen=True, kw_only=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One wanted answer. `max_tokens` is the wish of the caller, if there is one."""
 
     model: str
@@ -58,8 +57,7 @@ class InferenceRequest:
         return "messages" if isinstance(self.prompt, ChatPrompt) else "prompt"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedRequest:
+class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request whose prompt is tokens and fits its model.
 
     `output_cap` is the most output there is room for; with less than `output_floor` the answer is of no use.

@@ -5,7 +5,6 @@ doubt yields to who is surer, or is as sure and knows of more; so the order of r
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -95,8 +94,7 @@ _SUM_UP: Final = text(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class UsageEvent:
+class UsageEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One admitted request, as it ended. All who report it give the same `admitted_at`, to the digit."""
 
     request_id: str
