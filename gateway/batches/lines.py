@@ -24,7 +24,7 @@ class Line:
 
 
 def read_lines(source: BinaryIO, *, max_bytes: int) -> Iterator[Line]:
-    """Every line, also empty ones. The last may lack its line feed; a byte order mark is before the first."""
+    """Every line, also empty ones. The last may lack its line feed; a byte order mark is skipped."""
     enough = len(BYTE_ORDER_MARK) + max_bytes + 2  # of a line that is too long, to see that it is
     position = 0
     for number in count(1):
