@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 START_TIMEOUT_SECONDS: Final = 60.0  # recovery after a crash replays the log first
+SILENCE_SECONDS: Final = 6.0  # of a server that is ready as it says
 STOP_TIMEOUT_SECONDS: Final = 15.0
 POLL_SECONDS: Final = 0.02
 SETTINGS: Final = {
@@ -110,10 +111,8 @@ def start(data_dir: Path, *, lock_timeout_seconds: float = 10.0) -> EmbeddedPost
 
 def find_running(data_dir: Path) -> str | None:
     """The URL of the server that runs on `data_dir`, if one accepts connections."""
-    if not (data_dir / "postgres" / "PG_VERSION").exists():
-        return None
-    directory = existing(data_dir)
-    if not _is_ready(directory) or not _accepts_connections(directory):
+    directory = _ready_directory(data_dir)
+    if directory is None or not _accepts_connections(directory):
         return None
     return _url(directory)
 
@@ -136,6 +135,7 @@ def running(data_dir: Path) -> Iterator[str]:
 def _find_or_start(data_dir: Path, users: IO[bytes]) -> str | EmbeddedPostgres:
     """With the users' lock held when found. A server that another process is just starting is waited for."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    silent_since: float | None = None
     while True:
         fcntl.flock(users, fcntl.LOCK_SH)
         url = find_running(data_dir)
@@ -145,8 +145,20 @@ def _find_or_start(data_dir: Path, users: IO[bytes]) -> str | EmbeddedPostgres:
         try:
             return start(data_dir, lock_timeout_seconds=POLL_SECONDS)
         except DirectoryInUse:
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            silent_since = None if _ready_directory(data_dir) is None else silent_since or now
+            if silent_since is not None and now > silent_since + SILENCE_SECONDS:
+                raise EmbeddedPostgresError(f"The database in {data_dir} does not answer.") from None
+            if now > deadline:
                 raise
+
+
+def _ready_directory(data_dir: Path) -> PostgresDirectory | None:
+    """Of a server that says of itself that it accepts connections."""
+    if not (data_dir / "postgres" / "PG_VERSION").exists():
+        return None
+    directory = existing(data_dir)
+    return directory if _is_ready(directory) else None
 
 
 def _url(directory: PostgresDirectory) -> str:

@@ -136,10 +136,21 @@ async def cancel(database: Database, caller: Caller, batch_id: BatchId) -> Batch
 # --- for validators ----------------------------------------------------------------------------------------
 
 
-async def claim(database: Database, *, epoch: int, in_hand: Collection[BatchId] = ()) -> Claimed | None:
-    """A batch that this process is to validate, but for those in hand, if any. Raises StoreUnavailable."""
+async def claim(
+    database: Database,
+    *,
+    epoch: int,
+    in_hand: Collection[BatchId] = (),
+    passed_over: Collection[TenantId] = (),
+) -> Claimed | None:
+    """A batch that this process is to validate, none of those in hand or of a tenant that is passed over.
+
+    Raises StoreUnavailable.
+    """
     async with database.system_transaction() as connection:
-        batch = await queries.claim_for_validation(connection, epoch=epoch, in_hand=in_hand)
+        batch = await queries.claim_for_validation(
+            connection, epoch=epoch, in_hand=in_hand, passed_over=passed_over
+        )
         if batch is None:
             return None
         key = await keys.record(connection, batch.key)

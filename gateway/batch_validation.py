@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 from gateway.batches.faults import Fault, Faults
 from gateway.batches.input_line import InputLine
 from gateway.batches.items import Item
-from gateway.batches.lines import Line, read_lines
+from gateway.batches.lines import BYTE_ORDER_MARK, Line, read_lines
 from gateway.batches.prefix import prefix_of
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.logs import without_keys
@@ -26,7 +26,6 @@ from gateway.text.wordwise import EncodeAll, encoder_of
 
 GROUP_LINES: Final = 256  # are encoded at once
 GROUP_BYTES: Final = 256 * 1024
-BYTE_ORDER_MARK: Final = "\ufeff".encode()
 _DIGEST_BYTES: Final = 16
 
 FindModel = Callable[[str], ServedModel]
@@ -203,7 +202,7 @@ def _decoded(line: Line, rules: Rules) -> InputLine:
             code="line_too_large",
         )
     if line.data.startswith(BYTE_ORDER_MARK):
-        raise _unreadable("It begins with a byte order mark; save the file as UTF-8 without one.")
+        raise _unreadable("It begins with a byte order mark, which only the file itself may.")
     try:
         line.data.decode()
         return decode(line.data, InputLine)

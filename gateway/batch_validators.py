@@ -1,6 +1,7 @@
-"""Has batches validated: two at a time in each gateway process, each by a process of its own.
+"""Has batches validated: three at a time in each gateway process, each by a process of its own.
 
-Two, so that a large one does not hold up all the small ones. A batch whose validator breaks is given to
+Two of them at most are of one tenant: so a large one does not hold up all its small ones, and whatever
+one tenant orders, somebody else's need not wait for it. A batch whose validator breaks is given to
 another, a few times. One whose gateway dies is taken by another gateway, as its life is over.
 """
 
@@ -25,10 +26,12 @@ from gateway.logs import Trouble
 from gateway.requests.catalogue import Catalogue, ServedModel
 from gateway.rhythm import Rhythm
 from gateway.settings import GatewaySettings
+from gateway.tenants.ids import TenantId
 
 POLL_SECONDS: Final = 0.5
 MOST_ATTEMPTS: Final = 3
-MOST_AT_ONCE: Final = 2
+MOST_AT_ONCE: Final = 3
+MOST_OF_A_TENANT: Final = 2
 AWAY_SECONDS: Final = 5.0  # before a batch whose file could not be read is tried again
 _ONE_CORE: Final = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -53,7 +56,7 @@ class BatchValidators:
         self._epoch = epoch
         self._poll_seconds = poll_seconds
         self._broken: Counter[BatchId] = Counter()
-        self._in_hand: set[BatchId] = set()
+        self._in_hand: dict[BatchId, TenantId] = {}
         self._claiming = asyncio.Lock()
         self._rhythm = Rhythm()
         self._running: list[asyncio.Task[None]] = []
@@ -92,15 +95,25 @@ class BatchValidators:
         try:
             return await self._deal_with(claimed)
         finally:
-            self._in_hand.remove(claimed.ticket.batch)
+            del self._in_hand[claimed.ticket.batch]
 
     async def _claim(self) -> Claimed | None:
         """One that is not in hand yet, and is from now on."""
         async with self._claiming:
-            claimed = await batch_intake.claim(self._database, epoch=self._epoch(), in_hand=self._in_hand)
+            claimed = await batch_intake.claim(
+                self._database,
+                epoch=self._epoch(),
+                in_hand=self._in_hand,
+                passed_over=self._with_their_share(),
+            )
             if claimed is not None:
-                self._in_hand.add(claimed.ticket.batch)
+                self._in_hand[claimed.ticket.batch] = claimed.ticket.tenant
         return claimed
+
+    def _with_their_share(self) -> list[TenantId]:
+        """Tenants of which as many are in hand as may be."""
+        num_in_hand = Counter(self._in_hand.values())
+        return [tenant for tenant, num in num_in_hand.items() if num >= MOST_OF_A_TENANT]
 
     async def _deal_with(self, claimed: Claimed) -> bool:
         """Whether it is done with."""

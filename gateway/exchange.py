@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -22,9 +22,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.batches import claims
 from gateway.batches import results as batch_results
 from gateway.batches.ids import LeaseKey
-from gateway.batches.results import ItemResult
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
+from gateway.exchange_messages import Answer, EndedItem, Heard, Message, ToldItem, Waiting, known, unspent
 from gateway.logs import Trouble
 from gateway.quotas import policy
 from gateway.quotas import queries as quotas
@@ -50,93 +50,6 @@ logger = logging.getLogger(__name__)
 
 class LifeEnded(Exception):
     """Others have ended this process's life in the store: it was taken for dead."""
-
-
-@dataclass(eq=False, kw_only=True)
-class Waiting:
-    """A request that waits for credit: a new one (`want`), or a live one that wants more output (`hold`)."""
-
-    want: Want
-    hold: Hold | None
-    until: float
-    answer: "asyncio.Future[Hold | Shortage]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-
-    @property
-    def has_left(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        return self.answer.done() or (self.hold is not None and self.hold.is_over)
-
-    def ask(self, wallet: Wallet, *, now: float) -> Ask | None:
-        """What it asks of the store; None while the store has to open a bucket for it."""
-        if self.hold is None:
-            return wallet.ask(self.want, now=now)
-        return wallet.ask_more(self.hold, self.want.output_cap)
-
-    def grant(self, wallet: Wallet, ask: Ask, granted: Granted) -> None:
-        """It gets what it asked for, at least as much as it can do with."""
-        hold = self.hold
-        if hold is None:
-            hold = wallet.hold(ask, granted)
-        else:
-            wallet.add(hold, ask, granted)
-        self.answer.set_result(hold)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndedItem:
-    """A batch's item that has ended here. What it holds is let go in the exchange that tells its result.
-
-    Without a `hold` and an `event` nothing was reserved for it, and nothing used.
-    `share_error` is by how much its tenant's share of batches was charged too little when it was claimed.
-    """
-
-    tenant: TenantId
-    result: ItemResult
-    event: UsageEvent | None
-    hold: Hold | None
-    share_error: float
-
-
-@dataclass(frozen=True)
-class ToldItem:
-    """An ended item, and what it spent of each bucket: taken back should its lease turn out to be lost."""
-
-    ended: EndedItem
-    spent: Mapping[BucketId, float]
-
-
-@dataclass(kw_only=True)
-class Message:
-    """What one exchange tells; told again as it is until it has arrived."""
-
-    number: int
-    returns: dict[BucketId, Return]
-    events: list[UsageEvent]
-    items: list[ToldItem]
-    num_live: dict[TenantId, int]
-
-
-@dataclass(frozen=True)
-class Heard:
-    """What of a message counts."""
-
-    events: list[UsageEvent]
-    returns: dict[BucketId, Return]
-    shares: dict[TenantId, float]
-
-
-@dataclass(kw_only=True)
-class Answer:
-    """What the store said: whether it had heard the message before, and where the buckets stand."""
-
-    was_known: bool
-    granted: dict[BucketId, float]
-    buckets: dict[BucketId, Bucket]
-    wanted: set[BucketId]
-    asked: list[tuple[Waiting, Ask]]
-    decisions: Sequence[policy.Decision]
 
 
 class Exchange:
@@ -328,7 +241,7 @@ class Exchange:
             buckets = [credit.bucket for credit in self._wallet]
             locked = await quotas.lock(connection, buckets, epoch=self._epoch, began=began) if buckets else {}
             if began.previous >= message.number:  # it took effect, and only its answer was lost
-                return _known(locked)
+                return known(locked)
             heard = await self._hear(connection, message)
             if heard.events:
                 await ledger.record(connection, heard.events)
@@ -354,7 +267,7 @@ class Exchange:
         for ended in counted:
             shares[ended.tenant] += ended.share_error
         events = message.events + [ended.event for ended in counted if ended.event is not None]
-        return Heard(events, _unspent(message.returns, lost), dict(shares))
+        return Heard(events, unspent(message.returns, lost), dict(shares))
 
     async def _open_missing(
         self, connection: AsyncConnection, waiting: Sequence[Waiting], *, now: float
@@ -466,23 +379,6 @@ def _before(locked: LockedBucket, returned: Return | None, credit: Credit) -> Bu
     if returned is not None:
         bucket = policy.take_back(bucket, returned)
     return replace(bucket, pool=credit.pool)
-
-
-def _unspent(
-    returns: Mapping[BucketId, Return], lost: Iterable[Mapping[BucketId, float]]
-) -> dict[BucketId, Return]:
-    """The same returns, but that what was lost was not spent."""
-    after = dict(returns)
-    for parts in lost:
-        for bucket, amount in parts.items():
-            told = after[bucket]
-            after[bucket] = Return(spent=told.spent - amount, given=told.given + amount)
-    return after
-
-
-def _known(locked: dict[BucketId, LockedBucket]) -> Answer:
-    granted = {bucket: one.granted for bucket, one in locked.items()}
-    return Answer(was_known=True, granted=granted, buckets={}, wanted=set(), asked=[], decisions=())
 
 
 def _as_unavailable(error: Exception) -> StoreUnavailable:

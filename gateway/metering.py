@@ -28,7 +28,8 @@ from gateway.closing import EndLife
 from gateway.db import Database
 from gateway.engines.directory import LastRecords
 from gateway.errors import JournalUnavailable, StoreUnavailable
-from gateway.exchange import EndedItem, Exchange, LifeEnded
+from gateway.exchange import Exchange, LifeEnded
+from gateway.exchange_messages import EndedItem
 from gateway.keys.caller import Caller
 from gateway.life import Life
 from gateway.logs import Trouble

@@ -11,14 +11,14 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
 from deploy.batch.bytes_bar import Tell
+from deploy.batch.source import Source
 from deploy.batch.wire import Batch, Sighting
 from deploy.failure import Failure
 
@@ -51,12 +51,12 @@ class Server:
         self._session = session
         self._url = url
 
-    async def upload(self, file: Path, tell: Tell) -> str:
+    async def upload(self, source: Source, tell: Tell) -> str:
         """Sends a file piece by piece; its id."""
-        with _Told(file, tell) as content:
+        with _Told(source.file, tell) as content:
             form = aiohttp.FormData()
             form.add_field("purpose", PURPOSE)
-            form.add_field("file", content, filename=file.name, content_type="application/jsonl")
+            form.add_field("file", content, filename=source.name, content_type="application/jsonl")
             async with self._asking("POST", "/v1/files", data=form) as response:
                 return str((await self._object(response))["id"])
 
@@ -163,8 +163,8 @@ class Content:
 class _Told(io.FileIO):
     """A file that tells how much of it was read."""
 
-    def __init__(self, file: Path, tell: Tell) -> None:
-        super().__init__(file)
+    def __init__(self, file: BinaryIO, tell: Tell) -> None:
+        super().__init__(file.fileno(), closefd=False)
         self._tell = tell
 
     def read(self, size: int | None = -1, /) -> bytes:

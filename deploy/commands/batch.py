@@ -1,7 +1,6 @@
 """`sluice batch`: files of requests to a running server, and their answers back."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
+from deploy.batch.source import opened
 from deploy.batch.wire import Batch, LineError, Sighting, created, how_to_fetch, standing, why_no_success
 from deploy.commands.options import AsJson, DataDir
 from deploy.commands.store_access import print_json, print_table
@@ -58,7 +58,9 @@ class Access:
 
 @app.command()
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines, a request in each.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON lines, a request in each; - is standard input.")
+    ],
     endpoint: Annotated[str, typer.Option(help="What every line's url is.")] = "/v1/chat/completions",
     window: Annotated[str, typer.Option(help="Within which it is done, or ends without the rest.")] = "24h",
     metadata: Annotated[
@@ -72,22 +74,22 @@ def submit(
 ) -> None:
     """Uploads a file and makes a batch of it."""
     pairs = dict(_pair(text) for text in metadata or ())
-    _check_file(file)
     access = _access(url, key, data_dir)
+    with opened(file) as source:
 
-    async def verb(server: "Server") -> Sighting:
-        from deploy.batch.bytes_bar import bytes_bar
-        from deploy.batch.server import Refused
+        async def verb(server: "Server") -> Sighting:
+            from deploy.batch.bytes_bar import bytes_bar
+            from deploy.batch.server import Refused
 
-        with bytes_bar(f"uploading {file.name}", file.stat().st_size, is_hidden=quiet) as tell:
-            file_id = await server.upload(file, tell)
-        try:
-            return await server.submit(file_id, endpoint=endpoint, window=window, metadata=pairs)
-        except Refused:
-            await server.forget(file_id)  # nobody would ever use it
-            raise
+            with bytes_bar(f"uploading {source.name}", source.num_bytes, is_hidden=quiet) as tell:
+                file_id = await server.upload(source, tell)
+            try:
+                return await server.submit(file_id, endpoint=endpoint, window=window, metadata=pairs)
+            except Refused:
+                await server.forget(file_id)  # nobody would ever use it
+                raise
 
-    batch = _run(verb, access).batch
+        batch = _run(verb, access).batch
     print(batch.id if quiet else f"Batch {batch.id} is submitted.", flush=True)
     if is_watched:
         _watch_to_the_end(batch.id, access, is_silent=quiet)
@@ -289,16 +291,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not separator or not name:
         raise typer.BadParameter(f"write KEY=VALUE, not '{text}'", param_hint="--metadata")
     return name, value
-
-
-def _check_file(file: Path) -> None:
-    """Before anything is sent."""
-    if not file.exists():
-        raise Failure(f"there is no file {file}")
-    if not file.is_file() or not os.access(file, os.R_OK):
-        raise Failure(f"{file} cannot be read")
-    if not file.stat().st_size:
-        raise Failure(f"{file} is empty: a batch is a request in each line")
 
 
 def _files(batch: Batch, output: Path | None, errors: Path | None) -> list[tuple[str, str, Path]]:

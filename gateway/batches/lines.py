@@ -6,6 +6,7 @@ from itertools import count
 from typing import BinaryIO, Final
 
 LINE_FEED: Final = b"\n"
+BYTE_ORDER_MARK: Final = "\ufeff".encode()
 SKIPPED_AT_ONCE: Final = 1024 * 1024
 
 
@@ -23,20 +24,22 @@ class Line:
 
 
 def read_lines(source: BinaryIO, *, max_bytes: int) -> Iterator[Line]:
-    """Every line, also empty ones. The last may lack its line feed."""
-    first_byte = 0
+    """Every line, also empty ones. The last may lack its line feed; a byte order mark is skipped."""
+    enough = len(BYTE_ORDER_MARK) + max_bytes + 2  # of a line that is too long, to see that it is
+    position = 0
     for number in count(1):
-        start = source.readline(max_bytes + 2)  # of a line that is too long, enough to see that it is
+        start = source.readline(enough)
         if not start:
             return
-        content = start.removesuffix(LINE_FEED)
+        mark = len(BYTE_ORDER_MARK) if number == 1 and start.startswith(BYTE_ORDER_MARK) else 0
+        first_byte, content = position + mark, start[mark:].removesuffix(LINE_FEED)
         if len(content) <= max_bytes:
             yield Line(number, first_byte, len(content), content)
-            first_byte += len(start)
+            position += len(start)
         else:
             num_read = len(start) if start.endswith(LINE_FEED) else len(start) + _skip_rest(source)
-            yield Line(number, first_byte, num_read, None)
-            first_byte += num_read
+            yield Line(number, first_byte, num_read - mark, None)
+            position += num_read
 
 
 def _skip_rest(source: BinaryIO) -> int:

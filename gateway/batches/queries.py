@@ -45,6 +45,7 @@ _CLAIM: Final = text(
                 FROM batch WHERE status = 'validating'
             ) waiting
             WHERE expires_at > now() AND id <> ALL(CAST(:in_hand AS text[]))
+              AND tenant_id <> ALL(CAST(:passed_over AS text[]))
               AND (validator_epoch IS NULL OR validator_epoch = :epoch OR NOT EXISTS (
                   SELECT FROM replica r WHERE r.epoch = validator_epoch AND r.fenced_at IS NULL))
             ORDER BY place, random() LIMIT :most
@@ -194,13 +195,23 @@ async def cancel(
 
 
 async def claim_for_validation(
-    connection: AsyncConnection, *, epoch: int, in_hand: Collection[BatchId] = ()
+    connection: AsyncConnection,
+    *,
+    epoch: int,
+    in_hand: Collection[BatchId] = (),
+    passed_over: Collection[TenantId] = (),
 ) -> Batch | None:
     """The oldest batch that no living process validates; from now on, this life does.
 
-    `in_hand` are those that it does already: any other of its own has lost its validator.
+    `in_hand` are those that it does already: any other of its own has lost its validator. Of tenants that are
+    passed over nothing is claimed.
     """
-    values = {"epoch": epoch, "most": MOST_DRAWN, "in_hand": list(in_hand)}
+    values = {
+        "epoch": epoch,
+        "most": MOST_DRAWN,
+        "in_hand": list(in_hand),
+        "passed_over": list(passed_over),
+    }
     rows = await connection.execute(_CLAIM, values)
     row = rows.mappings().one_or_none()
     return None if row is None else batch_of(row)

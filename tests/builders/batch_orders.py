@@ -147,9 +147,9 @@ def validator_pids() -> list[int]:
     return [int(pid) for pid in own if b"batch_validator" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-async def until_validating(*, other_than: frozenset[int] = frozenset()) -> int:
-    """A validator's process, once there is one."""
+async def until_validating(*, other_than: frozenset[int] = frozenset(), num: int = 1) -> int:
+    """A validator's process, once there are so many."""
     async with asyncio.timeout(30):
-        while not (found := [pid for pid in validator_pids() if pid not in other_than]):  # noqa: ASYNC110
+        while len(found := [pid for pid in validator_pids() if pid not in other_than]) < num:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return found[0]

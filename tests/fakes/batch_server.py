@@ -24,6 +24,7 @@ class BatchServer:
         self.asked: list[str] = []  # "GET /v1/batches/batch_1", …
         self.is_asked = asyncio.Event()
         self.uploads: list[bytes] = []
+        self.filenames: list[str] = []
         self.orders: list[dict[str, Any]] = []
         self.order_names: list[str] = []  # idempotency keys
 
@@ -51,6 +52,7 @@ class BatchServer:
             case ["files"]:
                 assert _part(body, "purpose") == b"batch"
                 self.uploads.append(_part(body, "file"))
+                self.filenames += re.findall(r'filename="([^"]*)"', body.decode())
                 return JSONResponse({"id": "file-1", "object": "file"})
             case ["files", file, "content"]:
                 return self.contents[file]

@@ -51,10 +51,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def sluice_batch(url: str, *arguments: str, key: str | None = KEY) -> Ended:
+async def sluice_batch(
+    url: str, *arguments: str, key: str | None = KEY, standard_input: bytes | None = None
+) -> Ended:
     environment = {"COLUMNS": "200", "SLUICE_API_KEY": key}
     runner = CliRunner(env=environment)
-    result = await asyncio.to_thread(runner.invoke, app, ["batch", *arguments, "--url", url])
+    command = ["batch", *arguments, "--url", url]
+    result = await asyncio.to_thread(runner.invoke, app, command, input=standard_input)
     is_foreseeable = isinstance(result.exception, FORESEEABLE)
     assert is_foreseeable or isinstance(result.exception, SystemExit | None), result.exception
     return Ended(
@@ -108,6 +111,39 @@ async def test_what_is_no_file_of_requests_is_said_before_anything_is_sent(
     (folder / "empty.jsonl").touch()
     ended = await sluice_batch("http://127.0.0.1:9", "submit", name)
     assert (ended.status, ended.output, ended.errors) == (1, "", f"sluice: {why}")
+
+
+async def test_a_dash_is_standard_input(url: str, server: BatchServer, folder: Path) -> None:
+    large = b'{"custom_id": "x"}\n' * 200_000
+    ended = await sluice_batch(url, "submit", "-", "--quiet", standard_input=large)
+    assert (ended.status, ended.output, ended.errors) == (0, "batch_1\n", "")
+    assert (server.uploads, server.filenames) == ([large], ["standard-input.jsonl"])
+
+
+async def test_what_a_program_writes_into_a_pipe_is_submitted(url: str, server: BatchServer) -> None:
+    command = f"(echo one; sleep 0.2; echo two) | {sys.executable} -m deploy batch submit - --url {url}"
+    process = await asyncio.create_subprocess_shell(command, env=os.environ | {"SLUICE_API_KEY": KEY})
+    assert await process.wait() == 0
+    assert server.uploads == [b"one\ntwo\n"]
+
+
+@pytest.mark.parametrize(
+    ("where_from", "why"),
+    [
+        ("</dev/null", "standard input is empty: a batch is a request in each line"),
+        ("<&-", "standard input is closed"),
+    ],
+)
+async def test_standard_input_without_requests_is_said_before_anything_is_sent(
+    where_from: str, why: str
+) -> None:
+    process = await asyncio.create_subprocess_shell(
+        f"{sys.executable} -m deploy batch submit - --url http://127.0.0.1:9 {where_from}",
+        env=os.environ | {"SLUICE_API_KEY": KEY},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    assert (process.returncode, errors.decode()) == (1, f"sluice: {why}\n")
 
 
 async def test_an_order_whose_answer_is_lost_is_sent_again_under_the_same_name(

@@ -133,6 +133,32 @@ async def test_a_batch_that_takes_long_does_not_hold_up_the_others(
     assert (await orders.now(customer, endless)).status == "validating"
 
 
+async def test_one_tenants_large_files_hold_up_nobody_else(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    endless = [await orders.order_endless(customer) for _ in range(3)]
+    other = await make_customer(database, "other")
+    async with running_validators(database, database_url, orders.directory):
+        await until_validating(num=2)
+        small = await orders.order(other, chat_line())
+        await orders.until(other, small, BatchStatus.IN_PROGRESS)
+    assert {(await orders.now(customer, batch)).status for batch in endless} == {"validating"}
+
+
+async def test_who_has_its_share_of_validators_goes_on_once_one_is_done(
+    database: Database, database_url: str, orders: Orders, customer: Customer
+) -> None:
+    for _ in range(2):
+        last = await orders.order_endless(customer)
+    async with running_validators(database, database_url, orders.directory):
+        await until_validating(num=2)
+        small = await orders.order(customer, chat_line())
+        await asyncio.sleep(0.5)
+        assert (await orders.now(customer, small)).status == "validating"
+        await batch_intake.cancel(database, customer.caller, last.id)
+        await orders.until(customer, small, BatchStatus.IN_PROGRESS)
+
+
 async def test_a_file_that_cannot_be_read_is_not_tried_again_at_once(
     database: Database, database_url: str, orders: Orders, customer: Customer
 ) -> None:

@@ -45,6 +45,14 @@ def server(data_dir: Path) -> Iterator[EmbeddedPostgres]:
     server.stop()
 
 
+@pytest.fixture
+def frozen(server: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
+    """A server that stands still: it is there, and says nothing."""
+    os.kill(server.pid, signal.SIGSTOP)
+    yield server
+    os.kill(server.pid, signal.SIGCONT)
+
+
 def store_answer(url: str) -> None:
     with psycopg.connect(url) as connection:
         connection.execute("DROP TABLE IF EXISTS answer")
@@ -56,6 +64,13 @@ def stored_answer(url: str) -> int:
         row = connection.execute("SELECT value FROM answer").fetchone()
     assert row is not None
     return int(row[0])
+
+
+def ended(*arguments: str) -> tuple[int, str, str]:
+    """Status, output and errors of a command that takes no longer than a person waits."""
+    command = [sys.executable, "-m", "deploy", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    return done.returncode, done.stdout, done.stderr
 
 
 def processes_in(directory: Path) -> list[str]:
@@ -123,6 +138,17 @@ def test_a_command_uses_the_running_server_and_leaves_it_running(
     with running(data_dir) as url:
         assert url == server.url
     assert find_running(data_dir) == server.url
+
+
+@pytest.mark.usefixtures("frozen")
+def test_a_command_says_soon_that_the_server_does_not_answer(data_dir: Path) -> None:
+    line = f"sluice: The database in {data_dir} does not answer.\n"
+    assert ended("usage", "--data-dir", str(data_dir)) == (1, "", line)
+
+
+def test_a_command_says_soon_that_a_server_elsewhere_does_not_answer(frozen: EmbeddedPostgres) -> None:
+    line = "sluice: the database cannot be reached: connection timeout expired\n"
+    assert ended("usage", "--database-url", frozen.url) == (1, "", line)
 
 
 def test_a_command_starts_a_server_for_itself_when_none_runs(data_dir: Path) -> None:

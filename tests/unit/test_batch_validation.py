@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.batches.lines import BYTE_ORDER_MARK
 from gateway.requests.parse import parse_chat
 from gateway.requests.prepare import prepare
 from tests.builders.batch_input import (
@@ -56,9 +57,27 @@ def test_a_file_may_end_in_any_white_space(end: bytes) -> None:
     assert ([item.line for item in outcome.items], outcome.faults) == ([1, 3], ())
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b" \r\n\t\n"])
+@pytest.mark.parametrize("content", [b"", b"\n", b" \r\n\t\n", BYTE_ORDER_MARK, BYTE_ORDER_MARK + b"\r\n"])
 def test_a_file_without_requests_is_told(content: bytes) -> None:
     assert validated(content).told == [("empty_file", None, "input_file_id")]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_file_may_begin_with_a_byte_order_mark(end: bytes) -> None:
+    content = BYTE_ORDER_MARK + end.join([chat_line("a"), chat_line("b")])
+    outcome = validated(content)
+    assert ([item.line for item in outcome.items], outcome.faults) == ([1, 2], ())
+    assert outcome.items[0].first_byte == len(BYTE_ORDER_MARK)
+    found = [content[item.first_byte :][: item.num_bytes].rstrip() for item in outcome.items]
+    assert found == [chat_line("a"), chat_line("b")]
+
+
+def test_a_byte_order_mark_is_no_part_of_how_long_the_first_line_may_be() -> None:
+    longest = len(chat_line("a"))
+    assert validated(BYTE_ORDER_MARK + chat_line("a"), max_line_bytes=longest).faults == ()
+    too_long = validated(BYTE_ORDER_MARK + chat_line("bb") + b"\n" + chat_line("c"), max_line_bytes=longest)
+    assert too_long.told == [("line_too_large", 1, None)]
+    assert [item.custom_id for item in too_long.items] == ["c"]
 
 
 GOOD = chat_line("good")
@@ -66,7 +85,7 @@ FAULTY = {
     "not JSON": (b"{", "invalid_json_line", None),
     "a list": (b"[]", "invalid_json_line", None),
     "two objects": (chat_line() + chat_line(), "invalid_json_line", None),
-    "byte order mark": (b"\xef\xbb\xbf" + chat_line(), "invalid_json_line", None),
+    "a byte order mark further on": (BYTE_ORDER_MARK + chat_line(), "invalid_json_line", None),
     "not UTF-8": (chat_line().replace(b"Hi", b"\xff"), "invalid_json_line", None),
     "a bare NUL": (chat_line().replace(b"Hi", b"\0"), "invalid_json_line", None),
     "a lone surrogate in the prompt": (chat_line().replace(b"Hi", b"\\ud800"), "invalid_json_line", None),

@@ -1,93 +1,38 @@
-"""Files over real HTTP, as OpenAI's own client and others send and read them."""
+"""Uploads over real HTTP: forms of any kind, what is over a cap or a limit, and what breaks off."""
 
 import asyncio
-import hashlib
 import resource
-import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
-from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError, RateLimitError
+from openai import BadRequestError, RateLimitError
 
-from gateway import filing
-from gateway.administration import set_tenant_enabled
-from gateway.batches.status import OPEN, BatchStatus
 from gateway.db import Database
 from gateway.files.incoming import PENDING_BYTES
-from gateway.key_administration import issue_key
-from gateway.keys.scope import Scope as KeyScope
 from gateway.project_administration import create_project
-from gateway.quotas.limits import QuotaKind, Scope
+from gateway.quotas.limits import Scope
 from gateway.settings import FilesSection
 from tests.builders.engine_messages import engine_description
-from tests.builders.files import add_batch, age, on_disk, set_batch_status, upload
-from tests.builders.http_clients import openai_client
-from tests.builders.store import PEPPER, Customer, limit_tenant, make_customer
+from tests.builders.file_house import LINES, MAX_FILE_BYTES, House, file_house
+from tests.builders.files import age, on_disk, upload
+from tests.builders.store import make_customer
 from tests.builders.store_rows import rows
-from tests.builders.stored_gateway import SHARED, client_of, stored_gateway, until_status
+from tests.builders.stored_gateway import SHARED, client_of, stored_gateway
 from tests.fakes.websocket_engine import WebSocketEngine, answer
 
 pytestmark = pytest.mark.postgres
 
-LINES = b'{"custom_id": "a"}\n{"custom_id": "b"}\n'
-MAX_FILE_BYTES = 4 * PENDING_BYTES
-SETTINGS = {"max_file_bytes": MAX_FILE_BYTES, "max_lines": 10, "silence_seconds": 0.5, "max_uploads": 8}
 BEGUN = b"x" * PENDING_BYTES  # as much as goes to the disk before the rest is there
-SEATS_OF_ONE = 4  # half of them
+SEATS_OF_ONE = 4  # half of all there are
 BOUNDARY = "sluice-test"
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class House:
-    """A gateway that keeps files in `directory`, and one of its customers."""
-
-    url: str
-    directory: Path
-    customer: Customer
-    database: Database
-
-    def http(self, secret: str | None = None) -> httpx.AsyncClient:
-        """A client with the customer's key, or another."""
-        return client_of(self.url, secret or self.customer.secret)
-
-    def openai(self) -> AsyncOpenAI:
-        """The official client, without retries."""
-        return openai_client(self.url, self.customer.secret, max_retries=0)
-
-    async def key(self, *, project: str | None = None, scopes: list[KeyScope] | None = None) -> str:
-        """One more key of the customer."""
-        issued = await issue_key(
-            self.database,
-            PEPPER,
-            "test",
-            self.customer.tenant.id,
-            name="more",
-            project=project,
-            scopes=scopes or list(KeyScope),
-        )
-        return issued.secret
-
-    async def limit(self, value: int, **where: str) -> None:
-        """Limits what the customer may store."""
-        await limit_tenant(
-            self.database, self.customer.tenant.id, QuotaKind.FILE_STORAGE_BYTES, value, **where
-        )
-
-
 @pytest.fixture
 async def house(database: Database, database_url: str, tmp_path: Path) -> AsyncIterator[House]:
-    engine = WebSocketEngine(engine_description(), answer(5), secret=SHARED)
-    await engine.start()
-    directory = tmp_path / "files"
-    settings = FilesSection(directory=directory, **SETTINGS)
-    customer = await make_customer(database)
-    async with stored_gateway(database_url, engine, files=settings) as url:
-        yield House(url=url, directory=directory, customer=customer, database=database)
-    await engine.stop()
+    async with file_house(database, database_url, tmp_path / "files") as house:
+        yield house
 
 
 def part(name: str, value: bytes, *, filename: str | None = None) -> bytes:
@@ -99,28 +44,6 @@ def form(*parts: bytes) -> bytes:
     return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
 
 
-async def test_the_official_client_keeps_reads_lists_and_deletes_a_file(house: House) -> None:
-    async with house.openai() as client:
-        made = await client.files.create(file=("in.jsonl", LINES), purpose="batch")
-        assert (made.object, made.bytes, made.filename, made.purpose) == (
-            "file",
-            len(LINES),
-            "in.jsonl",
-            "batch",
-        )
-        assert abs(made.created_at - time.time()) < 60
-        assert made.expires_at == made.created_at + 30 * 86_400
-        assert (await client.files.wait_for_processing(made.id)).status == "processed"
-        assert await client.files.retrieve(made.id) == made
-        assert (await client.files.content(made.id)).content == LINES
-        assert [file.id async for file in client.files.list()] == [made.id]
-        deleted = await client.files.delete(made.id)
-        assert (deleted.id, deleted.object, deleted.deleted) == (made.id, "file", True)
-        with pytest.raises(NotFoundError, match=f"No such File object: {made.id}"):
-            await client.files.retrieve(made.id)
-    assert on_disk(house.directory) == []
-
-
 async def test_a_file_expires_when_its_upload_said(house: House) -> None:
     async with house.openai() as client:
         made = await client.files.create(
@@ -129,38 +52,6 @@ async def test_a_file_expires_when_its_upload_said(house: House) -> None:
             expires_after={"anchor": "created_at", "seconds": 3_600},
         )
     assert made.expires_at == made.created_at + 3_600
-
-
-async def test_lists_are_paged_by_age_in_both_directions(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(filing, "ROWS_AT_ONCE", 2)
-    made = [await upload(house.url, house.customer.secret, b"%d\n" % number) for number in range(5)]
-    async with house.openai() as client:
-        assert [file.id async for file in client.files.list(limit=2)] == made[::-1]
-        assert [file.id async for file in client.files.list(limit=2, order="asc")] == made
-        assert [file.id async for file in client.files.list(after=made[2])] == made[1::-1]
-        assert [file.id async for file in client.files.list(purpose="batch_output")] == []
-        assert [file.id async for file in client.files.list(purpose="assistants")] == []
-    async with house.http() as http:
-        page = (await http.get("/v1/files", params={"limit": 2})).json()
-        empty = (await http.get("/v1/files", params={"after": made[0]})).json()
-    assert (page["object"], page["has_more"]) == ("list", True)
-    assert (page["first_id"], page["last_id"]) == (made[4], made[3])
-    assert empty == {"object": "list", "data": [], "has_more": False, "first_id": None, "last_id": None}
-
-
-@pytest.mark.parametrize(
-    ("query", "param"),
-    [({"limit": 0}, "limit"), ({"limit": 10_001}, "limit"), ({"order": "up"}, "order")],
-)
-async def test_a_list_that_cannot_be_is_a_400_that_names_the_culprit(
-    house: House, query: dict[str, int | str], param: str
-) -> None:
-    async with house.http() as http:
-        response = await http.get("/v1/files", params=query)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == param
 
 
 async def test_fields_may_come_in_any_order_and_strange_ones_are_let_by(house: House) -> None:
@@ -280,18 +171,36 @@ async def test_a_client_that_leaves_midway_leaves_nothing(house: House, database
 
 
 async def test_a_client_that_falls_silent_is_timed_out_and_leaves_nothing(house: House) -> None:
+    reader, writer = await begun_upload(house)
+    writer.write(part("file", BEGUN, filename="a"))
+    await until_a_part_is_there(house)
+    response = await reader.read()  # to the end of the connection
+    writer.close()
+    assert response.startswith(b"HTTP/1.1 504")
+    assert on_disk(house.directory) == []
+
+
+async def test_what_there_is_no_room_for_is_refused_by_its_length_before_any_of_it_comes(
+    house: House,
+) -> None:
+    await house.limit(PENDING_BYTES)
+    await upload(house.url, house.customer.secret, LINES)
+    reader, writer = await begun_upload(house)
+    answered = await reader.readuntil(b"\r\n")
+    writer.close()
+    assert answered.startswith(b"HTTP/1.1 429")
+
+
+async def begun_upload(house: House) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The head of an upload is sent, which says how long it will be; nothing of its body."""
     head = (
         f"POST /v1/files HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {house.customer.secret}\r\n"
         f"Content-Type: {FORM['Content-Type']}\r\nContent-Length: {2 * PENDING_BYTES}\r\n\r\n"
     )
     port = int(house.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(head.encode() + part("file", BEGUN, filename="a"))
-    await until_a_part_is_there(house)
-    response = await reader.read()  # to the end of the connection
-    writer.close()
-    assert response.startswith(b"HTTP/1.1 504")
-    assert on_disk(house.directory) == []
+    writer.write(head.encode())
+    return reader, writer
 
 
 async def until_a_part_is_there(house: House) -> None:
@@ -306,43 +215,6 @@ async def until_nothing_is_there(house: House) -> None:
     async with asyncio.timeout(20):
         while on_disk(house.directory):  # noqa: ASYNC110 - the disk has no event to wait for
             await asyncio.sleep(0.01)
-
-
-async def test_a_part_of_a_file_can_be_read(house: House) -> None:
-    file_id = await upload(house.url, house.customer.secret, LINES)
-    async with house.http() as http:
-        some, past = [
-            await http.get(f"/v1/files/{file_id}/content", headers={"Range": asked})
-            for asked in ("bytes=19-", "bytes=38-")
-        ]
-    assert (some.status_code, some.content) == (206, LINES[19:])
-    assert some.headers["content-range"] == "bytes 19-37/38"
-    assert (past.status_code, past.headers["content-range"]) == (416, "bytes */38")
-    assert past.json()["error"]["type"] == "invalid_request_error"
-
-
-async def test_content_says_what_it_is(house: House) -> None:
-    file_id = await upload(house.url, house.customer.secret, LINES, filename='a"b\\ü.jsonl')
-    async with house.http() as http:
-        path = f"/v1/files/{file_id}/content"
-        whole = await http.get(path, headers={"Accept": "application/binary"})
-        head = await http.head(path)
-        etag = whole.headers["etag"]
-        same = await http.get(path, headers={"Range": "bytes=0-1", "If-Range": etag})
-        other = await http.get(path, headers={"Range": "bytes=0-1", "If-Range": '"another"'})
-    assert etag == f'"{hashlib.sha256(LINES).hexdigest()}"'
-    assert whole.headers["accept-ranges"] == "bytes"
-    assert whole.headers["content-disposition"].startswith('attachment; filename="a')
-    assert whole.headers["content-disposition"].endswith("%C3%BC.jsonl")
-    assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", "38")
-    assert (same.status_code, other.status_code) == (206, 200)
-
-
-async def test_an_empty_file_is_a_file(house: House) -> None:
-    file_id = await upload(house.url, house.customer.secret, b"")
-    async with house.http() as http:
-        response = await http.get(f"/v1/files/{file_id}/content")
-    assert (response.status_code, response.content) == (200, b"")
 
 
 async def test_the_same_upload_again_is_the_same_file(house: House, database_url: str) -> None:
@@ -464,59 +336,6 @@ async def test_one_tenants_uploads_leave_seats_to_others(house: House, database:
         statuses = {(await sent).status_code for sent in sending}
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_is_overloaded")
     assert statuses == {200}
-
-
-async def test_a_key_without_the_scope_is_a_403(house: House) -> None:
-    secret = await house.key(scopes=[KeyScope.INFERENCE, KeyScope.BATCH])
-    file_id = await upload(house.url, house.customer.secret, LINES)
-    async with house.http(secret) as http:
-        responses = [
-            await http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a", LINES)}),
-            await http.get("/v1/files"),
-            await http.get(f"/v1/files/{file_id}"),
-            await http.get(f"/v1/files/{file_id}/content"),
-            await http.delete(f"/v1/files/{file_id}"),
-        ]
-    assert [response.status_code for response in responses] == [403] * 5
-
-
-async def test_another_project_of_the_tenant_finds_nothing(house: House, database: Database) -> None:
-    await create_project(database, "test", house.customer.tenant.id, "other")
-    file_id = await upload(house.url, house.customer.secret, LINES)
-    async with house.http(await house.key(project="other")) as other:
-        responses = [
-            await other.get(f"/v1/files/{file_id}"),
-            await other.get(f"/v1/files/{file_id}/content"),
-            await other.delete(f"/v1/files/{file_id}"),
-            await other.get("/v1/files", params={"after": file_id}),
-        ]
-        listed = (await other.get("/v1/files")).json()
-    assert [response.status_code for response in responses] == [404] * 4
-    assert {response.json()["error"]["message"] for response in responses} == {
-        f"No such File object: {file_id}"
-    }
-    assert listed["data"] == []
-
-
-async def test_a_disabled_tenant_is_told_nothing_of_its_files(house: House, database: Database) -> None:
-    file_id = await upload(house.url, house.customer.secret, LINES)
-    await set_tenant_enabled(database, "test", house.customer.tenant.id, enabled=False)
-    async with house.http() as http:
-        await until_status(http, "GET", f"/v1/files/{file_id}/content", 401)
-        await until_status(http, "DELETE", f"/v1/files/{file_id}", 401)
-
-
-async def test_what_an_unfinished_batch_reads_cannot_be_deleted(house: House, database: Database) -> None:
-    file_id = await upload(house.url, house.customer.secret, LINES)
-    await add_batch(database, house.customer, file_id)
-    async with house.openai() as client:
-        for status in OPEN:
-            await set_batch_status(database, status)
-            with pytest.raises(ConflictError, match="read by batch_1, which has not ended") as refused:
-                await client.files.delete(file_id)
-            assert refused.value.response.headers["x-should-retry"] == "false"
-        await set_batch_status(database, BatchStatus.COMPLETED)
-        assert (await client.files.delete(file_id)).deleted
 
 
 async def test_a_gateway_without_a_place_for_files_says_so_at_the_first_upload(
