@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gateway.batches.results import ItemResult
 from gateway.quotas import policy
 from gateway.quotas.policy import Ask, Bucket, BucketId, Granted, Return
@@ -49,8 +51,7 @@ class Waiting:
         self.answer.set_result(hold)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndedItem:
+class EndedItem(msgspec.Struct, frozen=True, kw_only=True):
     """A batch's item that has ended here. What it holds is let go in the exchange that tells its result.
 
     Without a `hold` and an `event` nothing was reserved for it, and nothing used.
@@ -64,8 +65,7 @@ class EndedItem:
     share_error: float
 
 
-@dataclass(frozen=True)
-class ToldItem:
+class ToldItem(msgspec.Struct, frozen=True):
     """An ended item, and what it spent of each bucket: taken back should its lease turn out to be lost."""
 
     ended: EndedItem
