@@ -14,8 +14,9 @@ GPU_EXTRA := $(if $(shell command -v nvidia-smi),$(comma)gpu)
 
 # Many tests wait, for a process to start or a second to pass: two at once. Each worker has a Postgres
 # of its own; a file's tests stay together, as they share what is dear to start. More than one thread each
-# would wait for the other worker's.
-PYTEST_BY_TWO := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+# would wait for the other worker's. In the order of folders, which is that of how long their files take:
+# else files of few tests come last, and one worker is at the longest when the other has nothing left to do.
+PYTEST_BY_TWO := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The first start leaves its compiled modules behind; without them every later one takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,7 +35,7 @@ check: $(VENV)/.development ## Format, lint, types, import contracts, unit and p
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST_BY_TWO) tests/unit tests/properties -m "not slow" -q
+	$(PYTEST_BY_TWO) tests/properties tests/unit -m "not slow" -q
 
 test: $(VENV)/.development ## All tests that need no GPU, but the slow ones (under 10 minutes)
 	$(PYTEST_BY_TWO) -m "not slow" -q $(ARGS)

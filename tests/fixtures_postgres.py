@@ -1,10 +1,12 @@
 """One Postgres per test session, one migrated template in it, one clone of that per test."""
 
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Final
 
 import psycopg
 import pytest
@@ -15,13 +17,16 @@ from deploy.embedded_postgres import start
 from gateway.db import Database
 from migrations.run import upgrade
 
+# A clone is 450 small files: on a disk that took 0.2 to 0.7 s of the processor, in memory it takes 0.03 s.
+MEMORY: Final = Path("/dev/shm")
+MEMORY_BYTES: Final = 2 * 1024**3  # of which a session uses a tenth; a container may have 64 MB in all
 _clone_numbers = count(1)
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """The server's own database, as superuser. Its socket path must be short, so it is not under tmp_path."""
-    with tempfile.TemporaryDirectory(prefix="sluice-test-") as directory:
+    with tempfile.TemporaryDirectory(prefix="sluice-test-", dir=_quick_directory()) as directory:
         server = start(Path(directory))
         try:
             _execute(server.url, sql.SQL("ALTER SYSTEM SET fsync = off"))
@@ -94,10 +99,16 @@ def store_switch(postgres_url: str, database_url: str) -> StoreSwitch:
     return StoreSwitch(postgres_url, database)
 
 
+def _quick_directory() -> Path | None:
+    """Files in memory, where there is room for them; else the system's place for what is temporary."""
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES
+    return MEMORY if has_room else None
+
+
 @contextmanager
 def _new_database(postgres_url: str, *, template: str) -> Iterator[str]:
     name = f"test_{next(_clone_numbers)}"
-    # Whole files cost 30 ms of the processor; block by block, through the log, it is 75 ms and more.
+    # Whole files: block by block, through the log, it takes twice as long.
     create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
     _execute(postgres_url, create.format(sql.Identifier(name), sql.Identifier(template)))
     try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import Any, Final
 
 import jinja2
@@ -53,22 +53,40 @@ class Operation:
     responses: dict[str, str]
 
 
+class Docs:
+    """Of an application with all its routes. Made when first asked for: who starts need not wait for that."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    # Not `async`: they run in a thread, as making the document would hold up every request for 0.15 s.
+
+    def serve_document(self) -> JSONResponse:
+        return JSONResponse(self._document)
+
+    def serve_page(self, request: Request) -> HTMLResponse:
+        page = (
+            jinja2.Environment(autoescape=True)
+            .from_string(_PAGE)
+            .render(
+                info=self._document["info"],
+                operations=list(_operations(self._document)),
+                example=_EXAMPLE,
+                base_url=str(request.base_url).rstrip("/"),
+            )
+        )
+        return HTMLResponse(page)
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        return openapi_document(self._app.routes)
+
+
 def add_docs(app: FastAPI) -> None:
-    """Adds `/openapi.json` and `/docs`. Call when all other routes are there."""
-    document = openapi_document(app.routes)
-    template = jinja2.Environment(autoescape=True).from_string(_PAGE)
-    render = partial(
-        template.render, info=document["info"], operations=list(_operations(document)), example=_EXAMPLE
-    )
-
-    async def serve_document() -> JSONResponse:
-        return JSONResponse(document)
-
-    async def serve_page(request: Request) -> HTMLResponse:
-        return HTMLResponse(render(base_url=str(request.base_url).rstrip("/")))
-
-    app.add_api_route("/openapi.json", serve_document, include_in_schema=False)
-    app.add_api_route("/docs", serve_page, include_in_schema=False)
+    """Adds `/openapi.json` and `/docs`, which show all routes but themselves."""
+    docs = Docs(app)
+    app.add_api_route("/openapi.json", docs.serve_document, include_in_schema=False)
+    app.add_api_route("/docs", docs.serve_page, include_in_schema=False)
 
 
 def _operations(document: dict[str, Any]) -> Iterator[Operation]:

@@ -52,6 +52,7 @@ def test_it_prints_what_a_person_needs(tiny: SluiceProcess) -> None:
     assert ask(tiny).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_what_still_runs(tmp_path: Path, tiny_model_dir: Path) -> None:
     running = SluiceProcess(
         tmp_path / "with space",
@@ -88,6 +89,7 @@ def test_commands_work_beside_a_running_server(tiny: SluiceProcess) -> None:
     assert "exists already" in again.stderr
 
 
+@pytest.mark.slow
 def test_two_of_them_run_side_by_side(tiny: SluiceProcess, tmp_path: Path, tiny_model_dir: Path) -> None:
     other = SluiceProcess(tmp_path, model=tiny_model_dir)
     try:
@@ -168,6 +170,7 @@ def test_it_stops_cleanly_and_leaves_no_process(
     assert alive(pids) == {}
 
 
+@pytest.mark.slow
 def test_children_end_when_the_supervisor_is_killed_and_the_next_start_takes_over(
     tmp_path: Path, tiny_model_dir: Path
 ) -> None:

@@ -163,19 +163,17 @@ async def test_keys_of_one_tenant_can_be_shown_alone(site: Site, operator: Visit
     assert "website" not in (await operator.get(f"/keys?tenant={other}")).text
 
 
-@pytest.mark.parametrize("path", ["/tenants/ten_none", "/keys/none/revoke", "/keys/none/rotate"])
-async def test_what_does_not_exist_is_not_found(operator: Visitor, path: str) -> None:
-    assert (await operator.get(path)).status_code == 404
+async def test_what_does_not_exist_is_not_found(operator: Visitor) -> None:
+    for path in ("/tenants/ten_none", "/keys/none/revoke", "/keys/none/rotate"):
+        assert (await operator.get(path)).status_code == 404, path
 
 
-@pytest.mark.parametrize(
-    "page", ["/tenants", "/tenants/{tenant}", "/keys", "/keys/new", "/keys?tenant={tenant}"]
-)
-async def test_a_hostile_name_is_text(site: Site, operator: Visitor, page: str) -> None:
+async def test_a_hostile_name_is_text(site: Site, operator: Visitor) -> None:
     tenant = await tenant_id(site, "<script>alert(1)</script>")
     await issue(operator, tenant)
-    html = (await operator.get(page.replace("{tenant}", tenant))).text
-    assert ("<script>alert" in html, "&lt;script&gt;alert(1)" in html) == (False, True)
+    for page in ("/tenants", f"/tenants/{tenant}", "/keys", "/keys/new", f"/keys?tenant={tenant}"):
+        html = (await operator.get(page)).text
+        assert ("<script>alert" in html, "&lt;script&gt;alert(1)" in html) == (False, True), page
 
 
 async def test_a_hostile_name_is_text_in_the_message_too(operator: Visitor) -> None:

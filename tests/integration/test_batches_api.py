@@ -233,12 +233,13 @@ async def test_a_key_without_the_scope_is_told_which(
     assert (response.status_code, "batch" in response.json()["error"]["message"]) == (403, True)
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "after=batch_none"])
-async def test_a_page_that_there_cannot_be_is_refused(url: str, customer: Customer, query: str) -> None:
+async def test_a_page_that_there_cannot_be_is_refused(url: str, customer: Customer) -> None:
+    pages = {"limit=0": 400, "limit=101": 400, "limit=x": 400, "after=batch_none": 404}
     async with client_of(url, customer.secret) as client:
-        response = await client.get(f"/v1/batches?{query}")
-    assert response.status_code == (404 if query.startswith("after") else 400)
-    assert json.loads(response.text)["error"]["message"]
+        for query, status in pages.items():
+            response = await client.get(f"/v1/batches?{query}")
+            assert response.status_code == status, query
+            assert json.loads(response.text)["error"]["message"], query
 
 
 async def change(database: Database, made: BatchId, **values: Any) -> None:
