@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import product
 
@@ -220,23 +220,22 @@ async def test_an_error_of_the_store_lets_nobody_in_unmetered(
         customer = await make_customer(
             database, f"without-{table}".replace("_", "-"), tokens_per_minute=1_000
         )
-        with renamed(database_url, table):
-            async with client_of(url, customer.secret) as client:
-                response = await client.post(CHAT, json=chat_body())
+        async with renamed(database_url, table), client_of(url, customer.secret) as client:
+            response = await client.post(CHAT, json=chat_body())
         assert response.status_code == 503, (table, response.text)
         assert response.json()["error"]["code"] == "store_unavailable"
         assert int(response.headers["retry-after"]) >= 1
     assert engine.received == []
 
 
-@contextmanager
-def renamed(url: str, table: str) -> Iterator[None]:
-    """The store answers, with an error."""
-    with psycopg.connect(url, autocommit=True) as connection:
+@asynccontextmanager
+async def renamed(url: str, table: str) -> AsyncIterator[None]:
+    """The store answers, with an error. It waits for transactions of the gateway, which go on meanwhile."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         name = sql.Identifier(table)
-        connection.execute(sql.SQL("ALTER TABLE {} RENAME TO away").format(name))
+        await connection.execute(sql.SQL("ALTER TABLE {} RENAME TO away").format(name))
         yield
-        connection.execute(sql.SQL("ALTER TABLE away RENAME TO {}").format(name))
+        await connection.execute(sql.SQL("ALTER TABLE away RENAME TO {}").format(name))
 
 
 async def test_a_store_that_is_away_makes_no_fresh_limits_and_is_seen_to_be_away(

@@ -37,8 +37,8 @@ async def test_management_that_hangs_on_a_lock_delays_no_inference(
     loop = asyncio.get_running_loop()
     async with client_of(url, customer.secret) as client, await operator_client(database, url) as robot:
         assert (await client.post(CHAT, json=chat_body())).status_code == 200
-        with psycopg.connect(database_url) as holder:
-            holder.execute("SELECT id FROM tenant FOR UPDATE")
+        async with await psycopg.AsyncConnection.connect(database_url) as holder:
+            await holder.execute("SELECT id FROM tenant FOR UPDATE")
             change = f"/admin/v1/tenants/{customer.tenant.id}"
             hanging = [asyncio.create_task(robot.patch(change, json={"weight": 2})) for _ in range(6)]
             await asyncio.sleep(0.5)
