@@ -9,8 +9,9 @@ A worker lives in every gateway process, beside the requests of people; its leas
 import asyncio
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 from engine.protocol import RequestClass
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 TURN_SECONDS: Final = 1.0  # between two looks at the store, when nothing makes one sooner
 BEYOND_WINDOW: Final = 4  # lines at the engines' door, so that room is used at once
 AHEAD_SECONDS: Final = 1.0  # of work is claimed ahead
+BEGUN_AT_ONCE: Final = 32  # 6 ms of work
 LEAST_AHEAD: Final = 8
 MOST_AHEAD: Final = 1_000
 MOST_UNRECORDED: Final = 2_000  # results that the store does not have: then it is not asked for more work
@@ -64,6 +66,7 @@ class BatchWorker:
         self._may_find_more = True
         self._strays = Strays(claiming)
         self._call = asyncio.Event()
+        self._is_filling = False
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
         self._trouble = Trouble(logger, "no lines of batches are claimed")
@@ -188,13 +191,30 @@ class BatchWorker:
     # --- lines -------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """Begins what there is room for."""
-        if self._is_stopping:
-            return
+        """Begins what there is room for, a few lines in each turn of the loop.
+
+        Hundreds at once would hold up everybody else's requests, and the engine would wait for the last of
+        them.
+        """
+        if not self._is_filling:
+            self._is_filling = True
+            asyncio.get_running_loop().call_soon(self._begin_some)
+
+    def _begin_some(self) -> None:
+        self._is_filling = False
+        num_begun = 0
+        for job in islice(self._startable(), BEGUN_AT_ONCE):
+            self._begin(job)
+            num_begun += 1
+        if num_begun == BEGUN_AT_ONCE:
+            self._fill()
+
+    def _startable(self) -> Iterator[Job]:
+        """Takes lines that are ready, as long as engines have room for one more."""
         for model, ready in self._ready.items():
-            window = self._window(model) if ready else 0
+            window = self._window(model) if ready and not self._is_stopping else 0
             while ready and self._num_running[model] < window:
-                self._begin(ready.popleft())
+                yield ready.popleft()
 
     def _begin(self, job: Job) -> None:
         task = asyncio.create_task(self._runner.run(job))

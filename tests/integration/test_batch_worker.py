@@ -1,6 +1,9 @@
 """Lines of batches, run by real workers on a scripted engine: recorded and charged once, within a budget."""
 
+import asyncio
 import json
+import weakref
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +12,8 @@ import pytest
 from sqlalchemy import text
 
 from engine.runner.scripted_runner import ScriptedRunner, letters
+from gateway.batch_item import ItemRunner
+from gateway.batch_worker import BEGUN_AT_ONCE
 from gateway.batches.status import BatchStatus, EndsAs
 from gateway.db import Database
 from gateway.files.local_store import LocalFileStore
@@ -72,6 +77,38 @@ async def test_two_workers_share_a_batch_and_run_no_line_twice(
         await until_value(database_url, NUM_DONE, 100, timeout_seconds=60)
     assert value(database_url, "SELECT count(*)::int FROM usage_event") == 100
     assert value(database_url, "SELECT max(attempt) FROM batch_item") == 1
+
+
+async def test_lines_are_begun_a_few_at_a_time_so_that_other_requests_get_their_turn(
+    database: Database, database_url: str, files: LocalFileStore
+) -> None:
+    """Hundreds were begun in one turn of the loop: whoever used the same process waited for all of them."""
+    customer = await make_customer(database)
+    await submit(database, customer, files, [body() for _ in range(300)])
+    limits = replace(LIMITS, max_num_seqs=200)
+    async with (
+        scripted_engine(engine_description().tokenizer_json, limits=limits) as engine,
+        running_worker(database, files, engine),
+    ):
+        until_done = asyncio.create_task(until_value(database_url, NUM_DONE, 300, timeout_seconds=60))
+        nums_begun = [num async for num in nums_begun_in_turns(until_done)]
+        await until_done
+    assert sum(nums_begun) == 300
+    assert max(nums_begun) == BEGUN_AT_ONCE
+
+
+async def nums_begun_in_turns(until: "asyncio.Task[None]") -> AsyncIterator[int]:
+    """How many lines were begun in each turn of the loop."""
+    known: weakref.WeakSet[asyncio.Task[object]] = weakref.WeakSet()
+    while not until.done():
+        tasks = {task for task in asyncio.all_tasks() if is_a_line(task)}
+        yield len(tasks - set(known))
+        known |= tasks
+        await asyncio.sleep(0)
+
+
+def is_a_line(task: "asyncio.Task[object]") -> bool:
+    return getattr(task.get_coro(), "__qualname__", "") == ItemRunner.run.__qualname__
 
 
 async def test_a_line_that_its_endpoint_refuses_has_its_error_as_its_answer(
