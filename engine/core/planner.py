@@ -233,7 +233,7 @@ class Planner:
             self.waits.fronts[OFFLINE] = WaitReason.CLASS_HOLD
             return
         is_due = self._is_offline_due()
-        at_least = self._least_chunk if is_due or self._draft.is_empty else 0
+        at_least = self._least_chunk if is_due else int(self._draft.is_empty)  # it goes on in any case
         seconds = self._offline_step_seconds()
         if self._decode_offline(running, seconds, at_least=at_least):
             if seconds is not None:
@@ -255,7 +255,11 @@ class Planner:
         """How long offline work may make this step; None when nobody notices, or nothing can be foretold."""
         if not self._step_time.is_trained:
             return None
-        bounds = (self._slack.usual_step_seconds(self._now), self._guard_seconds)
+        slack = self._slack.usual_step_seconds(self._now)
+        if slack is not None and self._draft.is_empty:
+            # Nobody reads along, and whoever comes waits for it no longer than for a long step of people's.
+            slack = max(slack, self._slack.longest_step_seconds() or 0.0)
+        bounds = (slack, self._guard_seconds)
         return min((bound for bound in bounds if bound is not None), default=None)
 
     def _decode_offline(self, running: list[Sequence], seconds: float | None, *, at_least: int) -> bool:
