@@ -62,9 +62,11 @@ class Docs:
     # Not `async`: they run in a thread, as making the document would hold up every request for 0.15 s.
 
     def serve_document(self) -> JSONResponse:
+        """The document."""
         return JSONResponse(self._document)
 
     def serve_page(self, request: Request) -> HTMLResponse:
+        """The document as a page."""
         page = (
             jinja2.Environment(autoescape=True)
             .from_string(_PAGE)
