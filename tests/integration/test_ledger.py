@@ -3,10 +3,10 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from engine.protocol import RequestClass, Usage
 from gateway.db import Database

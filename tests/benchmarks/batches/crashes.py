@@ -24,7 +24,7 @@ import psycopg
 from deploy import embedded_postgres
 from deploy.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.run import upgrade
-from tests.benchmarks.batches.client import ENDED, BatchClient, Files, batch_client, chat_lines
+from tests.benchmarks.batches.client import ENDED, Files, batch_client, chat_lines
 from tests.benchmarks.gateway.cores import shared
 from tests.benchmarks.gateway.customers import Limits, make_customer
 from tests.benchmarks.gateway.gateway_process import GatewayProcess, clean_environment, running_gateway
@@ -40,9 +40,8 @@ SMOKE_LINES: Final = 400
 SMOKE_KILLS: Final = 3
 NUM_WORKERS: Final = 2
 NUM_TOKENS: Final = 8
-STEP_MS: Final = 600.0  # slow enough for all kills to fall into the batch
+STEP_MS: Final = 100.0
 MOST_LEASED: Final = 2 * 1_024  # what two workers may have claimed at once
-BETWEEN_SECONDS: Final = (1.0, 3.0)
 LOOK_SECONDS: Final = 0.2
 SEED: Final = 20_261_130
 VICTIMS: Final = ("worker", "engine", "Postgres")
@@ -111,7 +110,7 @@ def run(options: Options) -> list[Figure]:
                 num_lines, model=MODEL, num_tokens=NUM_TOKENS, question=lambda n: f"Number {n}?"
             )
             batch_id = client.order(client.upload(content))
-            watch = _kill_during(installed, client, batch_id, num_kills)
+            watch = _kill_during(installed, batch_id, num_lines=num_lines, num_kills=num_kills)
             ended = client.state(batch_id)
             files = client.files(ended)
         charged = _charges(installed.server.url)
@@ -141,21 +140,20 @@ def _figures(
     yield plain("lines seen done while others were killed", len(watch.done), digits=0)
 
 
-def _kill_during(installed: Installation, client: BatchClient, batch_id: str, num_kills: int) -> Watch:
+def _kill_during(installed: Installation, batch_id: str, *, num_lines: int, num_kills: int) -> Watch:
+    """Somebody is killed whenever enough lines are done, so that it happens all through the batch."""
     random, watch = Random(SEED), Watch()
-    next_at = time.monotonic() + random.uniform(*BETWEEN_SECONDS)
+    due = sorted(random.sample(range(1, num_lines), num_kills))  # when so many lines are done
     status = "validating"
     while status not in ENDED:
         watch.look(installed.server.url)
-        if installed.num_killed.total() < num_kills and time.monotonic() >= next_at and watch.done:
-            num_killed = installed.num_killed.total()
+        num_killed = installed.num_killed.total()
+        if num_killed < num_kills and len(watch.done) >= due[num_killed]:
             victim = VICTIMS[num_killed % len(VICTIMS)]
             progress(f"crashes: kill {num_killed + 1} of {num_kills}: {victim}; {len(watch.done):,} done")
             installed.kill(victim, random)
-            next_at = time.monotonic() + random.uniform(*BETWEEN_SECONDS)
         status = _status(installed.server.url, batch_id) or status
         time.sleep(LOOK_SECONDS)
-    del client
     return watch
 
 
