@@ -150,6 +150,7 @@ def validator_pids() -> list[int]:
 async def until_validating(*, other_than: frozenset[int] = frozenset(), num: int = 1) -> int:
     """A validator's process, once there are so many."""
     async with asyncio.timeout(30):
+        # processes of others have no event to wait for
         while len(found := [pid for pid in validator_pids() if pid not in other_than]) < num:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return found[0]
